@@ -20,7 +20,6 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
-from vit_jax.core import errors
 from vit_jax.core.axes import (
     BATCH,
     CHANNELS,
@@ -31,11 +30,12 @@ from vit_jax.core.axes import (
     WIDTH,
     constrain,
 )
+from vit_jax.core.schema.constraints import Constraint, value_rules
 from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, UNITS, BiT, BiTSpec, units_of
-from vit_jax.models.family import Family
+from vit_jax.models.family import Family, rule
 from vit_jax.models.layers.block import AdjustedAttention, Block, BlockSpec, SharingBlock
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.kernels.xla import (
@@ -270,30 +270,25 @@ class AxialViTSpec(ViTSpec):
     names imply) or attention pooling is what the head sees.
     """
 
-    def check(self) -> None:
-        if self.has_class_token or self.registers:
-            pooled = "class_token=true" if self.class_token else f"pool={self.pool}"
-            what = pooled if self.has_class_token else f"registers={self.registers}"
-            raise errors.UserError(
-                f"model.{what} does not go with an Axial-ViT: set pool=avg or pool=map, and "
-                "registers=0."
-            )
-        if self.position_embedding in RELATIVE:
-            raise errors.UserError(
-                f"model.position_embedding={self.position_embedding} is not for the lines of an "
-                "Axial-ViT."
-            )
-        for name in ("attention_dropout", "logit_cap"):
-            if value := getattr(self, name):
-                raise errors.UserError(
-                    "is not for an Axial-ViT.", field=f"model.{name}", value=value
-                )
-        if self.attention not in (choice.AUTO, choice.XLA):
-            raise errors.UserError(
-                f"model.attention={self.attention} is not for an Axial-ViT: set "
-                "model.attention=auto."
-            )
-        super().check()
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        rule(
+            "pool", lambda m: m.pool not in ("avg", "map"),
+            "does not go with an Axial-ViT: set pool=avg or pool=map.",
+        ),
+        *value_rules(
+            "model", ("class_token", "registers", "attention_dropout", "logit_cap"),
+            lambda value, _: value, "is not for an Axial-ViT: leave it out.",
+        ),
+        rule(
+            "position_embedding", lambda m: m.position_embedding in RELATIVE,
+            "is not for the lines of an Axial-ViT.",
+        ),
+        rule(
+            "attention", lambda m: m.attention not in (choice.AUTO, choice.XLA),
+            "is not for an Axial-ViT: set model.attention=auto.",
+        ),
+        *ViTSpec.constraints,
+    )  # fmt: skip
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         """Whether a model for `image_size` takes images of `size`: its lines are that long."""
@@ -347,17 +342,13 @@ class AxialResNetSpec(BiTSpec):
     num_heads: int = field(8, "of the attention", bounds=COUNT, trained=IN_SHAPES, elsewhere=ANY)
     group_norm_epsilon: float = field(1e-4, bounds=(ABOVE_0, 1), trained=HIDDEN, elsewhere=ANY)
 
-    def check(self) -> None:
-        super().check()
-        if self.root_width % (2 * self.num_heads):
-            fitting = [
-                n for n in range(1, self.root_width // 2 + 1) if self.root_width % (2 * n) == 0
-            ]
-            nearest = min(fitting, key=lambda n: abs(n - self.num_heads))
-            raise errors.UserError(
-                f"model.num_heads={self.num_heads}: twice as many do not divide "
-                f"model.root_width={self.root_width}; nearest: {nearest}."
-            )
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        *BiTSpec.constraints,
+        rule(
+            "num_heads", lambda m: m.root_width % (2 * m.num_heads),
+            "as twice as many do not divide model.root_width={model.root_width}.",
+        ),
+    )  # fmt: skip
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         """Whether a model for `image_size` takes images of `size`: its lines are that long."""

@@ -2,15 +2,15 @@
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
 
-from vit_jax.core import errors
 from vit_jax.core.axes import WIDTH
+from vit_jax.core.schema.constraints import Constraint
 from vit_jax.models.convnet import ConvNet, ConvNetSpec
-from vit_jax.models.family import Family
+from vit_jax.models.family import Family, rule
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec, group_norm
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
@@ -34,12 +34,12 @@ _NAME = re.compile(rf"R({UNITS})x(\d+)")
 class BiTSpec(ConvNetSpec, ResNetSpec):
     """The fields of a BiT ResNet; `units` and `root_width` come from its name."""
 
-    def check(self) -> None:
-        if not self.units:
-            raise errors.UserError(
-                "model.units is empty: give those of each stage, such as 3,4,6,3."
-            )
-        super().check()
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        rule(
+            "units", lambda m: not m.units, "is empty: give those of each stage, such as 3,4,6,3."
+        ),
+        *ResNetSpec.constraints,
+    )
 
 
 def named(name: str) -> dict[str, Any] | None:

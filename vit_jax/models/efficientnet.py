@@ -202,9 +202,6 @@ class EfficientNetSpec(ConvNetSpec, MBConvSpec):
         bounds=(0, 1),
     )
 
-    def check(self) -> None:
-        """Every combination of fields is a model."""
-
 
 def named(name: str) -> dict[str, Any] | None:
     """The fields for "EfficientNet-B0", or "EfficientNet-1.5x2" by its coefficients of width and

@@ -1,12 +1,14 @@
 """The common parts of all model families: fields, how images are prepared, names."""
 
 import dataclasses
+import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from vit_jax.core import errors
+from vit_jax.core.schema.constraints import Constraint, multiple_rule
 from vit_jax.core.schema.fields import ANY, IN_SHAPES, field
 from vit_jax.models.layers.stack import StackSpec
 
@@ -58,6 +60,16 @@ class Preprocess:
         return tuple(min(255, max(0, round(255 * x))) for x in self.mean)
 
 
+def rule(field: str, is_broken: Callable[[Any], Any], sentence: str) -> Constraint:
+    """A constraint of a model's fields; is_broken: spec -> whether it is."""
+    return Constraint(f"model.{field}", lambda config: is_broken(config.model), sentence)
+
+
+def multiple(field: str, divisor: Callable[[Any], int], sentence: str) -> Constraint:
+    """A constraint of a field that `divisor(spec)` has to divide."""
+    return multiple_rule(f"model.{field}", lambda config: divisor(config.model), sentence)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSpec(StackSpec):
     """The fields of every model."""
@@ -77,6 +89,13 @@ class ModelSpec(StackSpec):
         choices=("softmax", "sigmoid"),
         elsewhere={"huggingface": ANY, "timm": ("softmax",), "google_npz": ("softmax",)},
     )
+
+    constraints: ClassVar[tuple[Constraint, ...]] = ()  # rules for fields together, by `rule`
+
+    def check(self) -> None:
+        """Raises UserError for fields that cannot be combined."""
+        for constraint in self.constraints:
+            constraint.check(types.SimpleNamespace(model=self))
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         """Whether a model for images of `image_size` takes those of `size`; (height, width)."""

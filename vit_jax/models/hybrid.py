@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import jax
 from flax import nnx
 
-from vit_jax.core import errors
+from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
-from vit_jax.models.family import Family
+from vit_jax.models.family import Family, multiple, rule
 from vit_jax.models.layers.block import identity
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec
 from vit_jax.models.layers.stack import unit_input_bytes
@@ -49,17 +49,15 @@ class HybridSpec(ViTSpec, ResNetSpec):
         """Side of a patch in positions of the feature map."""
         return self.patch_size // self.map_stride
 
-    def check(self) -> None:
-        ViTSpec.check(self)
-        ResNetSpec.check(self)
-        if self.crop_to_patches:
-            raise errors.UserError("model.crop_to_patches does not go with a hybrid.")
-        if self.patch_size % self.map_stride:
-            raise errors.UserError(
-                f"model.units={self.units} gives a map of stride {self.map_stride}, which does not "
-                f"divide patches of {self.patch_size} pixels; nearest: "
-                f"{errors.nearest_multiple(self.patch_size, self.map_stride)}."
-            )
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        *ViTSpec.constraints,
+        *ResNetSpec.constraints,
+        rule("crop_to_patches", lambda m: m.crop_to_patches, "does not go with a hybrid."),
+        multiple(
+            "patch_size", lambda m: m.map_stride,
+            "does not divide by {model.map_stride}, the stride of the map of units={model.units}",
+        ),
+    )  # fmt: skip
 
     def activation_bytes(self, image_size: tuple[int, int]) -> int:
         return self.map_bytes(image_size) + super().activation_bytes(image_size)

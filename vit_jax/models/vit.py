@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,11 @@ from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.core.schema.constraints import Constraint, unread_rules
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.models import dense
-from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
+from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers, multiple, rule
 from vit_jax.models.head import Classifier, head, no_head, one_head
 from vit_jax.models.layers import faster, posemb
 from vit_jax.models.layers.block import (
@@ -399,7 +400,9 @@ PLACES: dict[str, tuple[str, ...]] = {
 ROTARY = tuple(kind for kind in PLACES if kind.startswith("rotary"))
 RELATIVE = ("relative", "relative_2d", "relative_mlp")  # biases of attention's logits
 # What divides the width: sine and cosine; both of them, for rows and columns; rows and columns.
-POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
+PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
+HEAD_PARTS = dict.fromkeys(ROTARY, ROTARY_PARTS)
+_NOT_OF_POSITIONS = "is not of model.position_embedding={model.position_embedding}."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -577,60 +580,72 @@ class ViTSpec(ModelSpec, BlockSpec):
         """Pixels from one token to the next."""
         return self.patch_size
 
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        multiple("width", lambda m: m.num_heads, "does not divide into {model.num_heads} heads"),
+        multiple(
+            "width", lambda m: math.lcm(PARTS.get(m.position_embedding, 1), m.num_heads),
+            "does not divide into the parts of position_embedding={model.position_embedding}",
+        ),
+        multiple(
+            "width", lambda m: m.num_heads * HEAD_PARTS.get(m.position_embedding, 1),
+            f"does not divide into {{model.num_heads}} heads of {ROTARY_PARTS} parts",
+        ),
+        rule(
+            "pool_heads", lambda m: m.width % (m.pool_heads or m.num_heads),
+            "does not divide model.width={model.width}.",
+        ),
+        rule(
+            "pre_logits", lambda m: m.pre_logits and m.pool == "cls_avg",
+            "does not go with model.pool=cls_avg.",
+        ),
+        rule(
+            "final_norm",
+            lambda m: m.final_norm == "features" and (m.pool == "cls_avg" or m.distillation_token),
+            "is of one vector, not of two: leave it out, or take another model.pool and no "
+            "model.distillation_token.",
+        ),
+        rule(
+            "distillation_token",
+            lambda m: m.distillation_token and (m.pool != "cls" or m.pre_logits),
+            "goes with model.pool=cls, not pool={model.pool}, pre_logits={model.pre_logits}.",
+        ),
+        rule(
+            "dense", lambda m: m.dense and (m.pre_logits or m.distillation_token),
+            "takes patches as they are: leave out pre_logits and distillation_token.",
+        ),
+        rule(
+            "norm_stream", lambda m: m.norm_stream and m.parallel,
+            "is of the second norm, which model.parallel=true has not: leave one of them out.",
+        ),
+        rule(
+            "norm_branch",
+            lambda m: m.norm_branch and (m.parallel or m.norm_stream or m.layer_scale),
+            "goes neither with model.parallel nor with model.norm_stream or model.layer_scale.",
+        ),
+        rule(
+            "attention",
+            lambda m: m.attention_dropout and m.attention not in (choice.AUTO, choice.XLA),
+            "has no attention_dropout: set model.attention=auto.",
+        ),
+        rule(
+            "position_at", lambda m: m.position_at not in (None, *PLACES[m.position_embedding]),
+            "is no place of model.position_embedding={model.position_embedding}.",
+        ),
+        *unread_rules(
+            "model", ("rotary_grid", "rotary_offset", "rotary_columns_first"),
+            lambda c: c.model.position_embedding == "rotary_axial", _NOT_OF_POSITIONS,
+        ),
+        *unread_rules(
+            "model", ("rotary_base", "absolute_positions"),
+            lambda c: c.model.position_embedding in ROTARY, _NOT_OF_POSITIONS,
+        ),
+    )  # fmt: skip
+
     def check(self) -> None:
-        """Raises UserError for fields that cannot be combined."""
-        if self.width % self.num_heads:
-            raise errors.UserError(
-                f"model.width={self.width} does not divide into model.num_heads={self.num_heads}; "
-                f"nearest: {errors.nearest_multiple(self.width, self.num_heads)}."
-            )
-        if self.pre_logits and self.pool == "cls_avg":
-            raise errors.UserError("model.pre_logits does not go with model.pool=cls_avg.")
-        one_vector = self.pool != "cls_avg" and not self.distillation_token
-        if self.final_norm == "features" and not one_vector:
-            raise errors.UserError(
-                "is of one vector, not of two: leave it out, or take another model.pool and no "
-                "model.distillation_token.",
-                field="model.final_norm",
-                value=self.final_norm,
-            )
-        if self.distillation_token and (self.pool != "cls" or self.pre_logits):
-            raise errors.UserError(
-                f"model.distillation_token goes with model.pool=cls, not pool={self.pool}, "
-                f"pre_logits={self.pre_logits}."
-            )
-        if self.dense and (self.pre_logits or self.distillation_token):
-            raise errors.UserError(
-                f"model.dense={self.dense} takes patches as they are: leave out pre_logits and "
-                "distillation_token."
-            )
-        if self.norm_stream and self.parallel:
-            raise errors.UserError(
-                "model.norm_stream is of the second norm, which model.parallel=true has not: leave "
-                "one of them out."
-            )
-        if self.norm_branch and (self.parallel or self.norm_stream or self.layer_scale):
-            raise errors.UserError(
-                "goes neither with model.parallel nor with model.norm_stream or model.layer_scale.",
-                field="model.norm_branch",
-                value=self.norm_branch,
-            )
-        if self.attention_dropout and self.attention not in (choice.AUTO, choice.XLA):
-            raise errors.UserError(
-                f"model.attention={self.attention} has no attention_dropout: set "
-                "model.attention=auto."
-            )
-        _check_positions(self)
+        super().check()
         head_size = self.width // self.num_heads
         attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, self.acts)
         choice.check(self.attention, attention)
-        pool_heads = self.pool_heads or self.num_heads
-        if self.width % pool_heads:
-            raise errors.UserError(
-                f"does not divide model.width={self.width}.",
-                field="model.pool_heads",
-                value=pool_heads,
-            )
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         if self.position_embedding == "none":
@@ -688,37 +703,6 @@ class ViTSpec(ModelSpec, BlockSpec):
     def _stream_size(self) -> int:
         """Ratio of the bytes of an element in tokens between blocks to those within blocks."""
         return 1 if self.stream_dtype == self.dtype else 2
-
-
-def _check_positions(spec: ViTSpec) -> None:
-    kind = spec.position_embedding
-    if spec.position_at is not None and spec.position_at not in PLACES[kind]:
-        raise errors.UserError(
-            f"model.position_at={spec.position_at} is not one of model.position_embedding={kind}: "
-            f"{', '.join(PLACES[kind])}."
-        )
-    parts = POSITION_PARTS.get(kind, 1)
-    if spec.width % parts:
-        nearest = errors.nearest_multiple(spec.width, math.lcm(parts, spec.num_heads))
-        raise errors.UserError(
-            f"model.width={spec.width} does not divide into {parts} parts "
-            f"(position_embedding={kind}); nearest: {nearest}."
-        )
-    if kind in ROTARY and spec.width % (spec.num_heads * ROTARY_PARTS):
-        nearest = errors.nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
-        raise errors.UserError(
-            f"model.width={spec.width} does not divide into {spec.num_heads} heads of "
-            f"{ROTARY_PARTS} parts; nearest: {nearest}."
-        )
-    of_axial = ("rotary_grid", "rotary_offset", "rotary_columns_first")
-    names: tuple[str, ...] = of_axial if kind != "rotary_axial" else ()
-    names += ("rotary_base", "absolute_positions") if kind not in ROTARY else ()
-    for name in names:
-        if getattr(spec, name) != getattr(ViTSpec, name):
-            raise errors.UserError(
-                f"is not of model.position_embedding={kind}.",
-                field=f"model.{name}", value=getattr(spec, name),
-            )  # fmt: skip
 
 
 # --- names: sizes, and backbones with further fields

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, nearest_multiple
+from vit_jax.core.schema import strict
 
 
 class Constraint(NamedTuple):
@@ -17,21 +18,35 @@ class Constraint(NamedTuple):
       field: the one to change, such as "input.repeats"; its value stands before the rule.
       is_broken: config -> whether it is; a truth value of any type.
       rule: a predicate and what to change; {section.field} stands for the value of that field.
+      nearest: config -> the nearest value that is valid, which the message ends with.
     """
 
     field: str
     is_broken: Callable[[Any], Any]
     rule: str
+    nearest: Callable[[Any], Any] | None = None
 
     def check(self, config: Any) -> None:
         """Raises UserError if the config breaks the rule."""
         if self.is_broken(config):
             rule = re.sub(r"\{([a-z_.]+)\}", lambda name: str(_value(config, name[1])), self.rule)
+            if self.nearest is not None:
+                rule += f"; nearest: {self.nearest(config)}."
             raise UserError(rule, field=self.field, value=_value(config, self.field))
 
 
 def _value(config: Any, field: str) -> Any:
     return functools.reduce(getattr, field.split("."), config)
+
+
+def multiple_rule(field: str, divisor: Callable[[Any], int], rule: str) -> Constraint:
+    """A rule for a field whose value `divisor(config)` has to divide."""
+    return Constraint(
+        field,
+        lambda config: _value(config, field) % divisor(config),
+        rule,
+        lambda config: nearest_multiple(_value(config, field), divisor(config)),
+    )
 
 
 def value_rules(
@@ -52,8 +67,7 @@ def unread_rules(
     """A rule for each of these fields: its default, unless `is_read(config)`."""
 
     def is_broken(config: Any, name: str) -> bool:
-        c = getattr(config, section)
-        return not is_read(config) and getattr(c, name) != getattr(type(c)(), name)
+        return not is_read(config) and not strict.is_default(getattr(config, section), name)
 
     for name in names:
         yield Constraint(f"{section}.{name}", functools.partial(is_broken, name=name), rule)

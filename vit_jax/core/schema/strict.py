@@ -205,6 +205,12 @@ def _values(value: Any, hint: Any) -> Any:
     return chosen | differing(value)
 
 
+def is_default(section: Any, name: str) -> bool:
+    """Whether a field of a section has its default."""
+    fields = {f.name: f for f in dataclasses.fields(section)}
+    return bool(getattr(section, name) == _default(fields[name]))
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     """The default of a field; MISSING if it has to be given."""
     make = field.default_factory

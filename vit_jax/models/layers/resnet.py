@@ -17,7 +17,7 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, STREAM, WIDTH, constrain
-from vit_jax.core.errors import UserError, nearest_multiple
+from vit_jax.core.schema.constraints import Constraint, multiple_rule
 from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.linear import Initializer, Precision, affine, param
 from vit_jax.models.layers.norm import GROUPS, GroupNorm
@@ -74,13 +74,9 @@ class ResNetSpec(StackSpec):
         stages = len(self.units)
         return EXPANSION * self.root_width * 2 ** (stages - 1) if stages else self.root_width
 
-    def check(self) -> None:
-        """Raises UserError for channels that are not whole groups of a norm."""
-        if self.root_width % GROUPS:
-            raise UserError(
-                f"model.root_width={self.root_width} does not divide into {GROUPS} groups; "
-                f"nearest: {nearest_multiple(self.root_width, GROUPS)}."
-            )
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        multiple_rule("model.root_width", lambda _: GROUPS, f"is not of whole groups of {GROUPS}"),
+    )
 
     def each_unit(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
         """The units, one after the other, for images of this size in pixels."""
