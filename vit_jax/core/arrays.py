@@ -121,6 +121,12 @@ def _finished(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def encode(image: Image.Image, file_format: str, **options: Any) -> bytes:
+    """The file of an image, in one of Pillow's formats, with the options of that."""
+    image.save(file := io.BytesIO(), file_format, **options)
+    return file.getvalue()
+
+
 FIRST = (0, 1, 2)
 
 

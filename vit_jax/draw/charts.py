@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 from PIL import Image
 
+from vit_jax.core.arrays import encode
 from vit_jax.draw import style
 
 MARGIN = 0.05  # of an axis, above and below what is drawn
@@ -164,15 +165,13 @@ def _recoded(image: re.Match[str]) -> str:
     """Encodes an <image> anew: photos as WebP, others as a PNG whose pixels stay sharp."""
     element = image[0].replace(_PIXELATED, "")
     picture = Image.open(io.BytesIO(base64.b64decode(image[1]))).convert("RGBA")
-    out = io.BytesIO()
     if picture.getcolors(MOST_COLOURS) is None:
         picture.thumbnail((PHOTO_PX, PHOTO_PX))
-        picture.convert("RGB").save(out, "WEBP", quality=PHOTO_QUALITY)
+        encoded = encode(picture.convert("RGB"), "WEBP", quality=PHOTO_QUALITY)
         kind, look = "webp", ""
     else:
-        picture.save(out, "PNG", optimize=True)
-        kind, look = "png", _PIXELATED
-    data = f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode()}"
+        encoded, kind, look = encode(picture, "PNG", optimize=True), "png", _PIXELATED
+    data = f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
     return element.replace(f"data:image/png;base64,{image[1]}", data).replace("/>", f"{look}/>")
 
 

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image, ImageFile
 
+from vit_jax.core.arrays import encode
 from vit_jax.core.image_files import open_image, rgb
 from vit_jax.draw import charts, style
 
@@ -149,6 +150,4 @@ def thumbnail_url(data: bytes, side: int, *, upright: bool = False) -> str | Non
 def picture_url(image: Image.Image, side: int) -> str:
     """Shrinks an RGB image in place to at most `side` pixels, as a data: URL."""
     image.thumbnail((side, side))
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=QUALITY)
-    return image_url(out.getvalue(), "jpeg")
+    return image_url(encode(image, "JPEG", quality=QUALITY), "jpeg")

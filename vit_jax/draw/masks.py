@@ -1,9 +1,9 @@
 """Masks as pictures: a palette of classes, and their colours over the image."""
 
-import io
-
 import numpy as np
 from PIL import Image
+
+from vit_jax.core.arrays import encode
 
 VOID = 255  # the value of a pixel of no class
 _STRENGTH = 0.6  # of colours over an image
@@ -26,8 +26,7 @@ def png(mask: np.ndarray) -> bytes:
     else:
         image = Image.fromarray(mask.astype(np.uint8))
         image.putpalette(palette().tobytes())
-    image.save(file := io.BytesIO(), "PNG")
-    return file.getvalue()
+    return encode(image, "PNG")
 
 
 def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:

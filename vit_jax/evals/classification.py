@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.core.arrays import encode
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import UP_TO_1, field, words
 from vit_jax.data.source import Source
@@ -229,8 +229,7 @@ class Classification:
             for image, caption, k, p in zip(small, shown.captions, *said, strict=True)
         ]
         title = f"{self._split.where}: the surest {len(cells)} of {len(wrong):,} wrong images"
-        contact_sheet.draw([title], cells).save(file := io.BytesIO(), "PNG")
-        return file.getvalue()
+        return encode(contact_sheet.draw([title], cells), "PNG")
 
     def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: np.ndarray) -> Scores:
         """Scores of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""

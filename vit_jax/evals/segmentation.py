@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.core.arrays import encode
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import field
 from vit_jax.data.source import MASK
@@ -134,8 +134,7 @@ class Segmentation:
                 for picture, text in zip(pictures, texts, strict=True)
             ]
         title = f"{self._split.where}: the first {len(places)} images"
-        contact_sheet.draw([title], cells, columns=3).save(file := io.BytesIO(), "PNG")
-        return {"masks": file.getvalue()}
+        return {"masks": encode(contact_sheet.draw([title], cells, columns=3), "PNG")}
 
 
 def confusion(mask: jax.Array, predicted: jax.Array, num_classes: int) -> jax.Array:

@@ -1,13 +1,12 @@
 """A contact sheet of the images and labels that a step learns from."""
 
-import io
 from collections.abc import Callable
 
 import jax
 import numpy as np
 
 from vit_jax.config import RunConfig
-from vit_jax.core.arrays import displayed
+from vit_jax.core.arrays import displayed, encode
 from vit_jax.data.source import Source
 from vit_jax.draw import contact_sheet, tiles
 from vit_jax.draw.contact_sheet import Cell
@@ -48,8 +47,7 @@ def draw(
         f"epoch {step / durations.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
         f"{config.input.batch_size:,} examples, {config.input.preprocess}{left_out}",
     ]
-    contact_sheet.draw(titles, cells).save(file := io.BytesIO(), "PNG")
-    return file.getvalue()
+    return encode(contact_sheet.draw(titles, cells), "PNG")
 
 
 def side_by_side(views: list[np.ndarray]) -> np.ndarray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from vit_jax.core.arrays import encode
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
@@ -49,7 +49,7 @@ class Digits(Source):
         self._labels = labels[chosen]
         # Ink from 0 to 16 becomes a grayscale of 0 to 255.
         gray = np.round(images[chosen] * (255 / 16)).astype(np.uint8)
-        self._images = [_encoded(Image.fromarray(digit), "PNG") for digit in gray]
+        self._images = [encode(Image.fromarray(digit), "PNG") for digit in gray]
         self.num_examples = part.num_examples
         self.fingerprint = digest(images[chosen].tobytes() + self._labels.tobytes())
 
@@ -106,13 +106,7 @@ def _blotches(seed: int, size: tuple[int, int]) -> bytes:
     height, width = size
     colours = np.random.default_rng(seed).integers(0, 256, (_BLOTCHES, _BLOTCHES, 3), np.uint8)
     image = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
-    return _encoded(image, "JPEG")
-
-
-def _encoded(image: Image.Image, file_format: str) -> bytes:
-    file = io.BytesIO()
-    image.save(file, file_format)
-    return file.getvalue()
+    return encode(image, "JPEG")
 
 
 def open_folder(r: Request) -> Source:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import threading
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.core import synsets
+from vit_jax.core.arrays import encode
 from vit_jax.draw import html_page
 from vit_jax.draw.attention_pictures import blend
 from vit_jax.models import images, observe
@@ -92,6 +92,4 @@ def enlarged(pixels: np.ndarray) -> np.ndarray:
 
 
 def _png(pixels: np.ndarray) -> str:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return html_page.image_url(file.getvalue(), "png")
+    return html_page.image_url(encode(Image.fromarray(pixels), "PNG"), "png")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from vit_jax.core.arrays import encode
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.image_files import (
     EXTENSIONS,
@@ -183,10 +184,8 @@ def _converted(data: bytes) -> bytes:
     image = open_image(io.BytesIO(data))
     kind = "JPEG" if image.format in ("JPEG", "MPO") else "PNG"
     pixels = rgb(image, upright=True)
-    out = io.BytesIO()
     options = {"quality": JPEG_QUALITY, "subsampling": 0} if kind == "JPEG" else {}
-    pixels.save(out, kind, **options)
-    return out.getvalue()
+    return encode(pixels, kind, **options)
 
 
 def perceptual_hashes(gray: Image.Image) -> tuple[int, int] | tuple[None, None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from vit_jax.core.arrays import encode
 from vit_jax.core.errors import UserError
 from vit_jax.draw import style, tiles
 from vit_jax.draw.attention_pictures import draw_overlays
@@ -125,16 +125,6 @@ def webp(frames: Sequence[np.ndarray]) -> bytes:
     if width > WIDEST:
         smaller = (WIDEST, max(1, round(height * WIDEST / width)))
         images = [image.resize(smaller, Image.Resampling.LANCZOS) for image in images]
-    out = io.BytesIO()
     durations = [FRAME_MS] * (len(images) - 1) + [LAST_MS]
-    images[0].save(
-        out,
-        "WEBP",
-        save_all=True,
-        append_images=images[1:],
-        duration=durations,
-        loop=0,
-        quality=QUALITY,
-        method=4,
-    )
-    return out.getvalue()
+    movie = {"save_all": True, "append_images": images[1:], "duration": durations, "loop": 0}
+    return encode(images[0], "WEBP", **movie, quality=QUALITY, method=4)
