@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 from etils import epath
 
-from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.run.parts.evaluations import early_stopping
+from vit_jax.run.parts.evaluations import last_step
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics import FOLLOWED_FILE, LARGEST_STEP, MetricsFile
 
@@ -62,12 +61,7 @@ def follow(
 def _end(folder: epath.Path) -> int | None:
     """The last step of a run, once it is saved; None: it goes on, or is to be resumed."""
     _check_exists(folder)
-    config = configs.resolve(workdir.read_document(folder)["config"])
-    run = runs.read(folder, folder.name)
-    early = early_stopping(config.early_stopping)
-    for step, row in runs.rows_by_step(folder).items():
-        early.add(step, row)
-    last = run.planned_steps if early.stopped is None else early.stopped.step
+    last = last_step(runs.read(folder, folder.name))
     return last if last in workdir.steps(folder / "checkpoints") else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from vit_jax.data.source import NO_LABEL, Source
 from vit_jax.evals import KINDS, Evals, Stop
 from vit_jax.evals.classification import Scores
 from vit_jax.evals.kind import EvalInputs, Shown, SplitReader
-from vit_jax.learning.clock import Cadence, EarlyStopping
+from vit_jax.learning.clock import Cadence, EarlyStopping, stopped
 from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
@@ -34,6 +35,7 @@ from vit_jax.run.parts.examples import DEVICE
 from vit_jax.run.parts.inputs import samples
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts, ema_decay
+from vit_jax.store import runs, workdir
 
 
 def evals(
@@ -247,6 +249,19 @@ def _measured_by(field: str, metric: str, config: RunConfig) -> str:
 def early_stopping(c: EarlyStoppingConfig) -> EarlyStopping:
     """Decides whether a run ends early; it has seen nothing yet."""
     return EarlyStopping(c.metric, best_mode(c.metric, c.mode), c.patience, c.min_delta)
+
+
+def last_step(run: runs.Run) -> int | None:
+    """The step that a run ends at by what its folder says so far; None: its plan is not known."""
+    names = [field.name for field in dataclasses.fields(EarlyStoppingConfig)]
+    fields = {name: json.loads(run.fields.get(f"early_stopping.{name}", "null")) for name in names}
+    metric = fields.pop("metric") or ""
+    series = run.series.get(metric)
+    if series is None:
+        return run.planned_steps
+    fields["mode"] = best_mode(metric, fields["mode"])
+    early = stopped(zip(series.steps, series.values, strict=True), **fields)
+    return run.planned_steps if early is None else max(early.step, workdir.saved_step(run.folder))
 
 
 def check_early_stopping(config: RunConfig, durations: Durations) -> None:

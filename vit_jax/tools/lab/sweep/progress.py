@@ -17,15 +17,14 @@ from etils import epath
 
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import write_file
-from vit_jax.core.metric_names import best_mode, is_less_better, readable
+from vit_jax.core.metric_names import is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
-from vit_jax.learning.clock import stopped
+from vit_jax.run.parts.evaluations import last_step
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics import RESERVED
 from vit_jax.tools.lab.sweep.grid import SEED, Point
 
 CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
-EARLY = ("metric", "mode", "patience", "min_delta")
 LOSS, SPEED = "train/loss", "speed/images_per_second"
 
 STATES = ("finished", "submitted", "waiting", "failed", "running")
@@ -53,24 +52,18 @@ def read_row(point: Point, folder: epath.Path, *, running: bool = False) -> Poin
     """The progress that the work directory shows; a point that has not begun is waiting."""
     failure = read_failure(folder)
     state = "running" if running else "failed" if failure else "waiting"
+    row = PointProgress(point, folder, state, reason=failure)
     try:
         run = runs.read(folder, point.name)
     except UserError:  # nothing there yet; the training itself reports damage
-        return PointProgress(point, folder, state, reason=failure)
-    if is_finished(run):
-        state = "finished"
-    numbers = {key: series.values[-1] for key, series in run.series.items()}
-    stated = run.fields.get("input.batch_size", "")  # as JSON
-    batch_size = int(stated) if stated.isdecimal() else 0
-    return PointProgress(
-        point,
-        folder,
-        state,
-        run.last_step,
-        numbers,
-        _train_secs(run, batch_size),
-        reason=failure if state == "failed" else "",
+        return row
+    state = "finished" if is_finished(run) else state
+    reason, numbers = (
+        failure * (state == "failed"),
+        {k: s.values[-1] for k, s in run.series.items()},
     )
+    row = row._replace(state=state, step=run.last_step, numbers=numbers, reason=reason)
+    return row._replace(train_secs=_train_secs(run))
 
 
 def read_rows(points: Sequence[Point], folder: epath.Path) -> list[PointProgress]:
@@ -79,23 +72,12 @@ def read_rows(points: Sequence[Point], folder: epath.Path) -> list[PointProgress
 
 def is_finished(run: runs.Run) -> bool:
     """Returns whether the last step is saved and evaluated by all evaluations."""
-    end = _last_step(run)
+    end = last_step(run)
     if end is None or end not in workdir.steps(run.folder / "checkpoints"):
         return False
     evals = {field.split(".")[1] for field in run.fields if field.startswith("evals.")}
     evaluated = {key.partition("/")[0] for key, s in run.series.items() if s.steps[-1] == end}
     return evals <= evaluated
-
-
-def _last_step(run: runs.Run) -> int | None:
-    of = {name: json.loads(run.fields.get(f"early_stopping.{name}", "null")) for name in EARLY}
-    metric = of.pop("metric") or ""
-    series = run.series.get(metric)
-    if series is None:
-        return run.planned_steps
-    of["mode"] = best_mode(metric, of["mode"])
-    early = stopped(zip(series.steps, series.values, strict=True), **of)
-    return run.planned_steps if early is None else max(early.step, workdir.saved_step(run.folder))
 
 
 def read_failure(folder: epath.Path) -> str:
@@ -162,7 +144,9 @@ def format_number(key: str, value: float | None, column: Iterable[float | None] 
     return f"{value:,.0f}" if key == SPEED and value >= 10 else readable(key, value, column)
 
 
-def _train_secs(run: runs.Run, batch_size: int) -> float:
+def _train_secs(run: runs.Run) -> float:
+    stated = run.fields.get("input.batch_size", "")  # as JSON
+    batch_size = int(stated) if stated.isdecimal() else 0
     series = run.series.get(SPEED, runs.Series([], []))
     steps = [0, *series.steps]
     return sum(
