@@ -6,6 +6,7 @@ Running theirs needs `pip install scikit-learn`; skipped without it.
 import numpy as np
 import pytest
 
+from benchmarks.scaling_laws import held_out_error
 from tests.probes.scaling_law_test import few_shot_curves
 from vit_jax.probes import scaling_law
 
@@ -41,7 +42,7 @@ def errors(ours):
     held_out = [curve.held_out[:2] for curve in few_shot_curves().values()]
     return np.array(
         [
-            [scaling_law.held_out_error(law, *at) for law, at in zip(laws, held_out, strict=True)]
+            [held_out_error(law, *at) for law, at in zip(laws, held_out, strict=True)]
             for laws in ours
         ]
     )

@@ -8,13 +8,12 @@ most noisy curves that come near their floor, whatever that is.
 """
 
 import itertools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # which imports its parts when they are used
 
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 
 FORMULAS = {
     "M1": "e = scale · x^-exponent",
@@ -102,7 +101,7 @@ def fit(x: np.ndarray, loss: np.ndarray, form: str = "M4", *, chance: float = 1.
 
     chance: M4's loss without any data: 1 for error rates.
 
-    UserError: the form is unknown; an x or a loss is not finite or not above 0; there are fewer
+    UserError: an x or a loss is not finite or not above 0; there are fewer
     different x than parameters; the losses rise with x.
     """
     x, loss = np.asarray(x, np.float64), np.asarray(loss, np.float64)
@@ -163,8 +162,6 @@ class _Curves:
 
 
 def _check(x: np.ndarray, loss: np.ndarray, form: str) -> None:
-    if form not in PARAMETERS:
-        raise UserError(f"{form!r} is not a form of a scaling law. {nearest(form, PARAMETERS)}")
     assert x.ndim == 1 and x.shape == loss.shape
     for name, values in (("x", x), ("loss", loss)):
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
@@ -180,13 +177,6 @@ def _check(x: np.ndarray, loss: np.ndarray, form: str) -> None:
         )
     if np.polyfit(np.log(x) - np.log(x).mean(), np.log(loss), 1)[0] >= 0:
         raise UserError("The losses do not fall with x: give losses, not accuracies.")
-
-
-def held_out_error(
-    law: Callable[[np.ndarray], np.ndarray], x: np.ndarray, loss: np.ndarray
-) -> float:
-    """Root mean square of log(law(x) / loss) over points beyond the fit, the paper's error."""
-    return float(np.sqrt(np.mean((np.log(law(x)) - np.log(loss)) ** 2)))
 
 
 @np.errstate(all="ignore")
