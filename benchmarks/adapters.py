@@ -35,7 +35,7 @@ from vit_jax.learning.state import total_bytes
 from vit_jax.models.layers.linear import Linear, affine, times
 from vit_jax.run.parts import inputs
 from vit_jax.tools.plan import topology
-from vit_jax.tools.plan.compiled import compile_, lower, mega_cycles, peak_bytes, planned_step
+from vit_jax.tools.plan.compiled import compile_, mega_cycles, peak_bytes, planned_step
 from vit_jax.tools.plan.hlo import sent_bytes
 
 _STEPS = flags.DEFINE_integer("steps", 5, "That are timed, of each contender.", lower_bound=1)
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
             else contextlib.nullcontext()
         ):
             planned = planned_step(config, mesh)
-            steps[name] = planned, compile_(lower(planned))
+            steps[name] = planned, compile_(planned)
     secs = {} if absent else in_turns(steps)
     for name, (planned, compiled) in steps.items():
         state = planned.layout.state

@@ -21,7 +21,8 @@ def test_figures_of_gpus_are_of_their_kernels(monkeypatch):
     monkeypatch.setattr(compiled, "compile_", lambda step: OnGpu())
     device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100 80GB HBM3")
     mesh = types.SimpleNamespace(devices=np.array([device]), shape={"data": 1})
-    found = compiled.read_figures(compiled.LoweredStep(None, mesh, 1.0))
+    planned = types.SimpleNamespace(layout=types.SimpleNamespace(mesh=mesh))
+    found = compiled.read_figures(planned)
     assert (found.accessed_bytes, found.kernels, found.peak_bytes) == (0, 0, 2)
 
 

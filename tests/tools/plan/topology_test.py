@@ -172,8 +172,9 @@ def test_a_plan_for_gpus_on_two_hosts():
     config = configs.load("configs/vit_l16_i21k.py", TINY)
     planned = forecast(config, "h100:2x8", compiled=True)
     assert (planned.hosts, planned.devices, planned.chips) == (2, 16, 16)
-    assert planned.kernels > 100 and planned.accessed > 3 * planned.memory.parameters
-    assert planned.sent["all-reduce"] >= 2 * planned.model.parameters
+    figures = planned.figures
+    assert figures.kernels > 100 and figures.accessed_bytes > 3 * planned.memory.parameters
+    assert figures.sent["all-reduce"] >= 2 * planned.model.parameters
     assert planned.time.kernels >= 0.999 * max(planned.time.hbm, planned.time.matrix)
     assert planned.memory.state < planned.memory.peak < planned.memory.there
 
@@ -183,4 +184,4 @@ def test_a_plan_for_gpus_on_two_hosts():
 @pytest.mark.parametrize("name", ["a100:1", "h200:1", "b200:1"])
 def test_other_gpus(name):
     config = configs.load("configs/vit_l16_i21k.py", TINY)
-    assert forecast(config, name, compiled=True).kernels > 100
+    assert forecast(config, name, compiled=True).figures.kernels > 100

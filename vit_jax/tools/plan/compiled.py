@@ -33,14 +33,6 @@ class PlannedStep(NamedTuple):
     total_steps: int
 
 
-class LoweredStep(NamedTuple):
-    """A step that can be compiled; `secs`: the time of lowering."""
-
-    lowered: Any
-    mesh: Mesh
-    secs: float
-
-
 class Figures(NamedTuple):
     """Figures that a plan reads from a compiled step; all are for one device."""
 
@@ -71,16 +63,10 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
     return PlannedStep(parts.model.info, parts.products, layout, batch, update, total_steps)
 
 
-def lower(planned: PlannedStep) -> LoweredStep:
-    started = time.perf_counter()
-    lowered = lower_update(planned.update, planned.layout, planned.batch)
-    return LoweredStep(lowered, planned.layout.mesh, time.perf_counter() - started)
-
-
-def compile_(step: LoweredStep) -> Any:
+def compile_(planned: PlannedStep) -> Any:
     """Compiles a step; raises DoesNotFit where the compiler runs out of memory."""
     try:
-        return step.lowered.compile()
+        return lower_update(planned.update, planned.layout, planned.batch).compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -89,14 +75,13 @@ def compile_(step: LoweredStep) -> Any:
         raise DoesNotFit(f"The step does not fit: {needed}.") from error
 
 
-def read_figures(lowered: LoweredStep) -> Figures:
-    started = time.perf_counter()
-    compiled = compile_(lowered)
-    secs = lowered.secs + time.perf_counter() - started
-    hlo = compiled.as_text()
-    peak, sent = peak_bytes(compiled.memory_analysis()), dict(sent_bytes(hlo, lowered.mesh.shape))
+def read_figures(planned: PlannedStep) -> Figures:
+    started, mesh = time.perf_counter(), planned.layout.mesh
+    compiled = compile_(planned)
+    secs, hlo = time.perf_counter() - started, compiled.as_text()
+    peak, sent = peak_bytes(compiled.memory_analysis()), dict(sent_bytes(hlo, mesh.shape))
     figures = Figures(peak, sent, mega_cycles(hlo) * 1e6, None, secs)
-    device = lowered.mesh.devices.flat[0]
+    device = mesh.devices.flat[0]
     if device.platform != "gpu":
         accessed = None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed")
         return figures._replace(accessed_bytes=accessed)

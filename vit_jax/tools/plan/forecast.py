@@ -210,7 +210,7 @@ def forecast(config: RunConfig, topology: str | None = None, *, compiled: bool) 
     num_examples = _declared_examples(c)
     inputs.check_batch(c, mesh, parts=config.optim.grad_accum_steps)
     step = compiling.planned_step(config, mesh, num_examples=num_examples)
-    figures = compiling.read_figures(compiling.lower(step)) if compiled else None
+    figures = compiling.read_figures(step) if compiled else None
     generation = topology.partition(":")[0] if topology else None
     memory = _memory(config, step, figures, generation, num_examples)
     _check_memory(memory, on_gpu=generation in chips.GPUS)
