@@ -40,18 +40,12 @@ def local_member(process_id: int) -> Member:
 
 
 class Cluster(NamedTuple):
-    """A process's place among the processes of a run.
+    """A process's place among the processes of a run."""
 
-    Attributes:
-      coordinator: HOST:PORT of process 0, on which it listens and which the others can reach.
-      num_processes: how many there are, at least 2.
-      process_id: this one's number, from 0.
-      local_devices: the devices of this machine that this process uses; None: all.
-    """
-
-    coordinator: str
-    num_processes: int
-    process_id: int
+    coordinator: str  # HOST:PORT of process 0, on which it listens and which the others can reach
+    num_processes: int  # how many there are, at least 2
+    process_id: int  # this one's number, from 0
+    # The devices of this machine that this process uses; None: all.
     local_devices: Sequence[int] | None = None
 
     @property

@@ -19,15 +19,11 @@ _ZIP = b"PK\x03\x04"
 
 
 class Pixels(NamedTuple):
-    """The form of all images of a data set.
-
-    Attributes:
-      dtype: a value of DTYPES.
-      stored: whether they are stored as arrays; else image files that are decoded to RGB.
-    """
+    """The form of all images of a data set."""
 
     channels: int = 3
-    dtype: str = "uint8"
+    dtype: str = "uint8"  # a value of DTYPES
+    # Whether they are stored as arrays; else image files that are decoded to RGB.
     stored: bool = False
 
     def __str__(self) -> str:

@@ -13,32 +13,20 @@ ROTARY_PARTS = 4  # of a head's channels: sines and cosines of rows and of colum
 
 
 class TokenParts(NamedTuple):
-    """An array over tokens, [..., N], by their kinds.
+    """An array over tokens, [..., N], by their kinds."""
 
-    Attributes:
-      class_token: [..., 1], or [..., 0] without one.
-      registers: [..., R].
-      patches: [..., rows, columns].
-    """
-
-    class_token: Any
-    registers: Any
-    patches: Any
+    class_token: Any  # [..., 1], or [..., 0] without one
+    registers: Any  # [..., R]
+    patches: Any  # [..., rows, columns]
 
 
 class TokenLayout(NamedTuple):
-    """The order of the N tokens: class token, registers, then patches row by row.
+    """The order of the N tokens: class token, registers, then patches row by row."""
 
-    Attributes:
-      grid: (rows, columns) of patches.
-      class_token: whether there is one.
-      registers: how many.
-      class_place: whether the class token has a position in the 1-D sequence, before the patches.
-    """
-
-    grid: tuple[int, int]
-    class_token: bool
-    registers: int = 0
+    grid: tuple[int, int]  # (rows, columns) of patches
+    class_token: bool  # whether there is one
+    registers: int = 0  # how many
+    # Whether the class token has a position in the 1-D sequence, before the patches.
     class_place: bool = True
 
     @property

@@ -31,18 +31,14 @@ CLASS = "class"  # the query of the class token
 
 
 class Question(NamedTuple):
-    """Options of the pictures; layers, rows and columns count from 0.
+    """Options of the pictures; layers, rows and columns count from 0."""
 
-    Attributes:
-      classes: class of each photo whose relevance is shown, if the model has a head.
-      captions: caption of each photo.
-      layers: layers whose heads are shown; default: the first, the middle and the last.
-      query: (row, column) of the patch that looks; default: the class token, or the middle patch.
-    """
-
+    # Class of each photo whose relevance is shown, if the model has a head.
     classes: Sequence[int] | None
-    captions: Sequence[str]
+    captions: Sequence[str]  # caption of each photo
+    # Layers whose heads are shown; default: the first, the middle and the last.
     layers: Sequence[int] | None = None
+    # (row, column) of the patch that looks; default: the class token, or the middle patch.
     query: tuple[int, int] | None = None
 
 

@@ -29,19 +29,14 @@ bold, code = Markup("<b>{}</b>").format, Markup("<code>{}</code>").format
 
 
 class Picture(NamedTuple):
-    """A picture on a page, and in a file NAME.ENDING.
-
-    Attributes:
-      note: a sentence or two on how to read it.
-      drawn: function that draws it for the current canvas (style.on_page), or the file's bytes.
-      ending: png or webp.
-    """
+    """A picture on a page, and in a file NAME.ENDING."""
 
     name: str
     title: str
-    note: str
+    note: str  # a sentence or two on how to read it
+    # Function that draws it for the current canvas (style.on_page), or the file's bytes.
     drawn: Callable[[], Figure] | bytes
-    ending: str = "png"
+    ending: str = "png"  # png or webp
 
     @property
     def data(self) -> bytes:

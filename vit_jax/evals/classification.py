@@ -34,27 +34,17 @@ KEPT = ("labels", "prediction", "confidence", "loss")  # of each image, for Scor
 
 
 class Scores(NamedTuple):
-    """A model's scores of the images that are scored, in the split's order.
+    """A model's scores of the images that are scored, in the split's order."""
 
-    Attributes:
-      places: int64 [N], where it is in the split.
-      labels: int32 [N, K], those that count, padded with -1.
-      prediction: int32 [N], the class of the largest logit.
-      confidence: float32 [N], that class's probability.
-      correct: bool [N], whether it is one of the labels.
-      loss: float32 [N].
-      counts: by class. Of a head of sigmoids an image is taken for all classes of THRESHOLD.
-      exclusive: whether an image is taken for exactly one class.
-    """
-
-    places: np.ndarray
-    labels: np.ndarray
-    prediction: np.ndarray
-    confidence: np.ndarray
-    correct: np.ndarray
-    loss: np.ndarray
+    places: np.ndarray  # int64 [N], where it is in the split
+    labels: np.ndarray  # int32 [N, K], those that count, padded with -1
+    prediction: np.ndarray  # int32 [N], the class of the largest logit
+    confidence: np.ndarray  # float32 [N], that class's probability
+    correct: np.ndarray  # bool [N], whether it is one of the labels
+    loss: np.ndarray  # float32 [N]
+    # By class. Of a head of sigmoids an image is taken for all classes of THRESHOLD.
     counts: ClassCounts
-    exclusive: bool = True
+    exclusive: bool = True  # whether an image is taken for exactly one class
 
     def highest_losses(self, number: int) -> np.ndarray:
         """The places in these arrays of at most so many images, the highest loss first."""

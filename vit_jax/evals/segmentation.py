@@ -45,17 +45,12 @@ class SegmentationConfig(EvalConfig):
 
 
 class Scores(NamedTuple):
-    """The numbers of a confusion matrix; classes that neither masks nor predictions have are NaN.
+    """Numbers of a confusion matrix; classes that neither masks nor predictions have are NaN."""
 
-    Attributes:
-      miou: the mean of `iou`, as in PASCAL VOC.
-      class_accuracy: the mean over the masks' classes of the share of pixels that are right.
-      iou: [C], pixels of a class that are predicted, over those that are the one or the other.
-    """
-
-    miou: float
+    miou: float  # the mean of `iou`, as in PASCAL VOC
     pixel_accuracy: float
-    class_accuracy: float
+    class_accuracy: float  # the mean over the masks' classes of their share that is right
+    # [C], pixels of a class that are predicted, over those that are the one or the other.
     iou: np.ndarray
 
 

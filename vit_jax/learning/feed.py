@@ -121,16 +121,11 @@ class SkippedImages:
 
 
 class FedBatch(NamedTuple):
-    """A batch on the devices, and the images of this host that were skipped in it.
-
-    Attributes:
-      skipped: how many.
-      bad_images: the ones met for the first time: the file and its fault.
-    """
+    """A batch on the devices, and the images of this host that were skipped in it."""
 
     batch: dict[str, jax.Array]
-    skipped: int
-    bad_images: list[str]
+    skipped: int  # how many
+    bad_images: list[str]  # the ones met for the first time: the file and its fault
 
 
 def local_rows(layout: jax.ShapeDtypeStruct) -> np.ndarray:

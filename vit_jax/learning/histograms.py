@@ -29,28 +29,19 @@ EDGES = np.concatenate([-SIZES[::-1], SIZES])
 
 
 class Histogram(NamedTuple):
-    """The number of values between neighbouring edges.
+    """The number of values between neighbouring edges."""
 
-    Attributes:
-      counts: int [K].
-      edges: float64 [K + 1], ascending.
-    """
-
-    counts: np.ndarray
-    edges: np.ndarray
+    counts: np.ndarray  # int [K]
+    edges: np.ndarray  # float64 [K + 1], ascending
 
 
 class Distributions(NamedTuple):
-    """Statistics of one step by name; names begin with "gradients" or "activations".
+    """Statistics of one step by name; names begin with "gradients" or "activations"."""
 
-    Attributes:
-      scalars: norms of gradients; root mean square, mean, standard deviation and largest absolute
-        value of activations. float32 [].
-      counts: int32 [K] over EDGES; NaNs are not counted.
-    """
-
+    # Norms of gradients; root mean square, mean, standard deviation and largest absolute value of
+    # activations. float32 [].
     scalars: dict[str, Any]
-    counts: dict[str, Any]
+    counts: dict[str, Any]  # int32 [K] over EDGES; NaNs are not counted
 
 
 def make_distributions(

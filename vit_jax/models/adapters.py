@@ -56,20 +56,14 @@ def _any_number(found: re.Match[str]) -> str:
 
 
 class Adapters(NamedTuple):
-    """Low-rank adapters (arXiv 2106.09685), and what else is trained.
+    """Low-rank adapters (arXiv 2106.09685), and what else is trained."""
 
-    Attributes:
-      kernels: patterns of the kernels that have one. Of projections side by side each has its own,
-        and a name: `.../attention/query/kernel` is a part of `.../attention/qkv/kernel`.
-      rank: of every adapter.
-      alpha: an adapter's product is multiplied by alpha / rank.
-      train: patterns of other parameters that are trained.
-    """
-
+    # Patterns of the kernels that have one. Of projections side by side each has its own, and a
+    # name: `.../attention/query/kernel` is a part of `.../attention/qkv/kernel`.
     kernels: tuple[str, ...]
-    rank: int
-    alpha: float
-    train: tuple[str, ...]
+    rank: int  # of every adapter
+    alpha: float  # an adapter's product is multiplied by alpha / rank
+    train: tuple[str, ...]  # patterns of other parameters that are trained
 
     @property
     def scale(self) -> float:

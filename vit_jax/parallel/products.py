@@ -11,15 +11,10 @@ _CALLS |= {"checkpoint", "remat", "remat2"}
 
 
 class Products(NamedTuple):
-    """FLOPs of products and convolutions of one example's forward pass.
+    """FLOPs of products and convolutions of one example's forward pass."""
 
-    Attributes:
-      learnt: of those that gradients go back through, to what is trained.
-      given: of the others, such as a teacher's.
-    """
-
-    learnt: float
-    given: float = 0.0
+    learnt: float  # of those that gradients go back through, to what is trained
+    given: float = 0.0  # of the others, such as a teacher's
 
     @property
     def training(self) -> float:

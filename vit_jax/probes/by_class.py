@@ -10,18 +10,12 @@ MEANS = ("macro_precision", "macro_recall", "macro_f1")
 
 
 class ClassCounts(NamedTuple):
-    """Numbers of images by class, int64 [C] each. One of several classes counts for each of them.
+    """Numbers of images by class, int64 [C]. One of several classes counts for each of them."""
 
-    Attributes:
-      images: of the class.
-      found: of these, those that are right: taken for a class that they are of.
-      predicted: taken for the class.
-      right: of these, those that are of the class; the same as `found` where images have one class.
-    """
-
-    images: np.ndarray
-    found: np.ndarray
-    predicted: np.ndarray
+    images: np.ndarray  # of the class
+    found: np.ndarray  # of these, those that are right: taken for a class that they are of
+    predicted: np.ndarray  # taken for the class
+    # Of these, those that are of the class; the same as `found` where images have one class.
     right: np.ndarray
 
     @property

@@ -16,17 +16,12 @@ _PART_BYTES = 2**24  # of an array in float64, of which a computation has up to 
 
 
 class Calibration(NamedTuple):
-    """The calibration of probabilities on one set.
+    """The calibration of probabilities on one set."""
 
-    Attributes:
-      ece: mean distance of confidence and accuracy over bins, by their number of examples.
-      nll: mean negative logarithm of the label's probability.
-      brier: mean squared distance of probabilities and the label's one-hot vector, summed over
-        classes: between 0 and 2.
-    """
-
-    ece: float
-    nll: float
+    ece: float  # mean distance of confidence and accuracy over bins, by their number of examples
+    nll: float  # mean negative logarithm of the label's probability
+    # Mean squared distance of probabilities and the label's one-hot vector, summed over classes:
+    # between 0 and 2.
     brier: float
 
 

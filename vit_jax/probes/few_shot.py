@@ -75,17 +75,12 @@ def accuracy(
 
 
 class FewShotResult(NamedTuple):
-    """Accuracies of one draw.
+    """Accuracies of one draw."""
 
-    Attributes:
-      fixed: with the l2 that was given.
-      chosen: with the best l2 on shots held out; nan for a single shot, of which there are none.
-      chosen_l2: that l2.
-    """
-
-    fixed: float
+    fixed: float  # with the l2 that was given
+    # With the best l2 on shots held out; nan for a single shot, of which there are none.
     chosen: float
-    chosen_l2: float
+    chosen_l2: float  # that l2
 
 
 def draw(

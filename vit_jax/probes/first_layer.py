@@ -26,27 +26,17 @@ KERNELS = {
 
 
 class FirstLayer(NamedTuple):
-    """The kernel of a model's first layer.
+    """The kernel of a model's first layer."""
 
-    Attributes:
-      kernel: [P, P, 3, D], as it is used: a ResNet's is standardised.
-      what: "patch projection", "first convolution of the ResNet" or "first convolution".
-    """
-
-    kernel: np.ndarray
-    what: str
+    kernel: np.ndarray  # [P, P, 3, D], as it is used: a ResNet's is standardised
+    what: str  # "patch projection", "first convolution of the ResNet" or "first convolution"
 
 
 class Filters(NamedTuple):
-    """Principal components of D filters.
+    """Principal components of D filters."""
 
-    Attributes:
-      pictures: [K, P, P, 3], each of norm 1; the sign is arbitrary.
-      explained: [K], the share of the filters' variance.
-    """
-
-    pictures: np.ndarray
-    explained: np.ndarray
+    pictures: np.ndarray  # [K, P, P, 3], each of norm 1; the sign is arbitrary
+    explained: np.ndarray  # [K], the share of the filters' variance
 
 
 def first_layer(params: Mapping[str, np.ndarray]) -> FirstLayer:

@@ -22,15 +22,10 @@ _ROWS = 4096  # of a block: a product of two takes 64 MiB
 
 
 class Nearest(NamedTuple):
-    """The nearest features of Q queries, nearest first.
+    """The nearest features of Q queries, nearest first."""
 
-    Attributes:
-      indices: [Q, k] among the features.
-      similarities: [Q, k], cosines, float32.
-    """
-
-    indices: np.ndarray
-    similarities: np.ndarray
+    indices: np.ndarray  # [Q, k] among the features
+    similarities: np.ndarray  # [Q, k], cosines, float32
 
 
 def nearest(features: np.ndarray, places: Sequence[int], k: int) -> Nearest:
@@ -84,17 +79,11 @@ def _merged(
 
 
 class Copies(NamedTuple):
-    """Rows that are copies of earlier ones, M of N.
+    """Rows that are copies of earlier ones, M of N."""
 
-    Attributes:
-      rows: [M], rising.
-      originals: [M], the rows that they are copies of; none of these is a copy.
-      similarities: [M], cosines of the two.
-    """
-
-    rows: np.ndarray
-    originals: np.ndarray
-    similarities: np.ndarray
+    rows: np.ndarray  # [M], rising
+    originals: np.ndarray  # [M], the rows that they are copies of; none of these is a copy
+    similarities: np.ndarray  # [M], cosines of the two
 
 
 def copies(

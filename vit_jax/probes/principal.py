@@ -30,17 +30,11 @@ _INSTALL = 'pip install "vit-jax-pretraining[maps]" installs it'
 
 
 class Principal(NamedTuple):
-    """Principal components of vectors of D numbers.
+    """Principal components of vectors of D numbers."""
 
-    Attributes:
-      mean: [D], of the vectors.
-      directions: [K, D], orthonormal, the one of the largest variance first.
-      explained: [K], the share of the total variance along each; 0 where nothing varies.
-    """
-
-    mean: np.ndarray
-    directions: np.ndarray
-    explained: np.ndarray
+    mean: np.ndarray  # [D], of the vectors
+    directions: np.ndarray  # [K, D], orthonormal, the one of the largest variance first
+    explained: np.ndarray  # [K], the share of the total variance along each; 0 where nothing varies
 
     def coordinates(self, vectors: np.ndarray) -> np.ndarray:
         """[..., D] -> [..., K], float64: the vectors along the directions, from the mean."""

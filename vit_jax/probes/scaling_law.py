@@ -38,25 +38,15 @@ _STEP = 1e-5  # of differences in place of derivatives, in an interval's widths
 
 
 class ScalingLaw(NamedTuple):
-    """A fitted curve.
+    """A fitted curve."""
 
-    Attributes:
-      form: one of PARAMETERS.
-      log_scale: natural logarithm of the scale.
-      exponent: at least 0.
-      irreducible: the loss at infinite x that M2, M4 and saturating have.
-      chance: M4's loss without any data.
-      alpha: M4's, at least 0.
-      shift: of M3 and saturating, at least 0.
-    """
-
-    form: str
-    log_scale: float
-    exponent: float
-    irreducible: float = 0.0
-    chance: float = np.inf
-    alpha: float = 0.0
-    shift: float = 0.0
+    form: str  # one of PARAMETERS
+    log_scale: float  # natural logarithm of the scale
+    exponent: float  # at least 0
+    irreducible: float = 0.0  # the loss at infinite x that M2, M4 and saturating have
+    chance: float = np.inf  # M4's loss without any data
+    alpha: float = 0.0  # M4's, at least 0
+    shift: float = 0.0  # of M3 and saturating, at least 0
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Losses at x > 0, of any shape."""

@@ -47,16 +47,13 @@ class NotARun(UserError):
 
 
 class MayDiffer(NamedTuple):
-    """Fields in which a directory's config may differ from a run that resumes there.
+    """Fields in which a directory's config may differ from a run that resumes there."""
 
-    Attributes:
-      fields: dotted prefixes of fields, e.g. "log" or "input.threads", or patterns with "*".
-      step_fields: lists of steps, which may differ in steps after the newest checkpoint.
-      with_new_fields: completes the directory's config, which an older version may have written.
-    """
-
+    # Dotted prefixes of fields, e.g. "log" or "input.threads", or patterns with "*".
     fields: Sequence[str] = ()
+    # Lists of steps, which may differ in steps after the newest checkpoint.
     step_fields: Sequence[str] = ()
+    # Completes the directory's config, which an older version may have written.
     with_new_fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
 
     def differences(
@@ -97,17 +94,11 @@ _HASHED = {  # explanations of hashes that differ
 
 
 class WorkdirRecord(NamedTuple):
-    """A run that may work in a directory; see `check_workdir`.
+    """A run that may work in a directory; see `check_workdir`."""
 
-    Attributes:
-      folder: the work directory.
-      document: the new config.json, still without this run in its list.
-      changes: the differences from the directory's config, all of them allowed.
-    """
-
-    folder: epath.Path
-    document: dict[str, Any]
-    changes: list[str]
+    folder: epath.Path  # the work directory
+    document: dict[str, Any]  # the new config.json, still without this run in its list
+    changes: list[str]  # the differences from the directory's config, all of them allowed
 
 
 def check_workdir(

@@ -211,15 +211,11 @@ class CheckpointInfo:
 
 @dataclasses.dataclass(frozen=True)
 class LazyModel:
-    """A trained model whose parameters are not read yet.
-
-    Attributes:
-      graph: merges with `read()` to the model.
-      layout: jax.ShapeDtypeStruct of the parameters, nested; with shardings, if a mesh was given.
-    """
+    """A trained model whose parameters are not read yet."""
 
     about: CheckpointInfo
-    graph: nnx.GraphDef
+    graph: nnx.GraphDef  # merges with `read()` to the model
+    # `jax.ShapeDtypeStruct` of the parameters, nested; with shardings, if a mesh was given.
     layout: Any
     preprocess: models.Preprocess
     num_classes: int

@@ -40,20 +40,13 @@ _DTYPES = {"examples": "i8", "copies": "i4", "classes": "i4", "probabilities": "
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """The images that the labels are of, and the model that made them.
+    """The images that the labels are of, and the model that made them."""
 
-    Attributes:
-      fingerprint: of the data, opened without labels.
-      num_examples: of the data, chosen or not.
-      class_names: of the C classes; None if they have numbers alone.
-      written_by: for people: weights, data, thresholds.
-    """
-
-    fingerprint: str
-    num_examples: int
+    fingerprint: str  # of the data, opened without labels
+    num_examples: int  # of the data, chosen or not
     num_classes: int
-    class_names: tuple[str, ...] | None
-    written_by: dict[str, Any]
+    class_names: tuple[str, ...] | None  # of the C classes; None if they have numbers alone
+    written_by: dict[str, Any]  # for people: weights, data, thresholds
 
 
 class PseudoLabels(NamedTuple):

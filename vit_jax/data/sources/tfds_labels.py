@@ -28,17 +28,13 @@ _DSPRITES_CLASSES, _DSPRITES_PLACES, _DSPRITES_ANGLES = 16, 32, 40
 
 
 class Derivation(NamedTuple):
-    """A class from features.
+    """A class from features."""
 
-    Attributes:
-      features: their names, as TFDS stores them: "objects/size" holds the sizes of all objects.
-      class_names: one a class, in order.
-      derive: the class from the values of each, flat arrays; a number outside of the classes where
-        there is none.
-    """
-
+    # Their names, as TFDS stores them: "objects/size" holds the sizes of all objects.
     features: tuple[str, ...]
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # one a class, in order
+    # The class from the values of each, flat arrays; a number outside of the classes where there is
+    # none.
     derive: Callable[..., int]
 
 

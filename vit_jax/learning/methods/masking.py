@@ -15,15 +15,10 @@ _LONGEST_SIDES = 10 / 3  # of a block, by the other sides
 
 
 class Masks(NamedTuple):
-    """The patches of views that may be masked, and those that are.
+    """The patches of views that may be masked, and those that are."""
 
-    Attributes:
-      places: int32 [B, M], of patches.
-      counts: float32 [B, M]: 1, or 0 for one that is not masked.
-    """
-
-    places: jax.Array
-    counts: jax.Array
+    places: jax.Array  # int32 [B, M], of patches
+    counts: jax.Array  # float32 [B, M]: 1, or 0 for one that is not masked
 
 
 def check_model(method: str, name: str) -> None:

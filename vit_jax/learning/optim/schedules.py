@@ -19,15 +19,11 @@ WHOLE = 1 + 2.0**-21
 
 @dataclasses.dataclass(frozen=True)
 class Decay:
-    """What follows the warmup; each is a dataclass of its fields in the section `optim`.
+    """What follows the warmup; each is a dataclass of its fields in the section `optim`."""
 
-    Attributes:
-      to_zero: whether it reaches zero, or `optim.lr_min`, without a cooldown.
-      from_start: whether steps of the warmup count too.
-    """
-
+    # Whether it reaches zero, or `optim.lr_min`, without a cooldown.
     to_zero: ClassVar[bool] = False
-    from_start: ClassVar[bool] = False
+    from_start: ClassVar[bool] = False  # whether steps of the warmup count too
 
     @entry_points.left_open
     def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:

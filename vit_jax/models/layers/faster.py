@@ -14,17 +14,12 @@ from vit_jax.core.axes import pin_activation_layout, target
 
 
 class Faster(NamedTuple):
-    """A form for one platform.
+    """A form for one platform."""
 
-    Attributes:
-      program: takes the plain function, gives the one to call.
-      row: where its gain stands.
-      test: that it gives the plain one's numbers.
-    """
-
+    # Takes the plain function, gives the one to call.
     program: Callable[[Callable[..., Any]], Callable[..., Any]]
-    row: str
-    test: str
+    row: str  # where its gain stands
+    test: str  # that it gives the plain one's numbers
 
 
 def replacing(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,29 +21,18 @@ POSITIONS = initializers.normal(0.02)
 
 
 class Initialization(NamedTuple):
-    """Initializers, called with (key, shape, dtype); kernels have shape [in, out] unless noted.
+    """Initializers, called with (key, shape, dtype); kernels have shape [in, out] unless noted."""
 
-    Attributes:
-      kernel: attention and MLP, query, key and value each separately; the probe as [1, D].
-      mlp_bias: the MLP's layers.
-      patch_kernel: [P, P, channels, D].
-      patch_bias: called with `inputs` too, P * P * channels.
-      positions: tables of positions, and registers.
-      class_token: [D].
-      pre_logits: [D, D].
-      head: [D, C].
-      qkv: query, key and value, if not as `kernel`.
-    """
-
+    # Attention and MLP, query, key and value each separately; the probe as [1, D].
     kernel: Initializer
-    mlp_bias: Initializer
-    patch_kernel: Initializer
-    patch_bias: Callable[..., jax.Array]
-    positions: Initializer
-    class_token: Initializer
-    pre_logits: Initializer
-    head: Initializer
-    qkv: Initializer | None = None
+    mlp_bias: Initializer  # the MLP's layers
+    patch_kernel: Initializer  # [P, P, channels, D]
+    patch_bias: Callable[..., jax.Array]  # called with `inputs` too, P * P * channels
+    positions: Initializer  # tables of positions, and registers
+    class_token: Initializer  # [D]
+    pre_logits: Initializer  # [D, D]
+    head: Initializer  # [D, C]
+    qkv: Initializer | None = None  # query, key and value, if not as `kernel`
 
 
 def _zero_bias(key: Any, shape: tuple[int, ...], dtype: Any, inputs: int) -> jax.Array:

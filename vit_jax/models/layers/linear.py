@@ -22,18 +22,13 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """The dtypes of a layer's computation; its parameters are always float32.
+    """The dtypes of a layer's computation; its parameters are always float32."""
 
-    Attributes:
-      compute: products and activations.
-      softmax: attention's logits and its weights before they multiply the values; their sums are
-        float32.
-      gradient: the product that gives a kernel's gradient, and so the sum over devices of their
-        parts of it; None: as `compute`. After that gradients are float32.
-    """
-
-    compute: Any
+    compute: Any  # products and activations
+    # Attention's logits and its weights before they multiply the values; their sums are float32.
     softmax: Any
+    # The product that gives a kernel's gradient, and so the sum over devices of their parts of it;
+    # None: as `compute`. After that gradients are float32.
     gradient: Any | None
 
     @property

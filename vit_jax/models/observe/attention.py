@@ -18,44 +18,27 @@ from vit_jax.probes import attention as rules
 
 
 class View(NamedTuple):
-    """The sizes of a model's attention.
+    """The sizes of a model's attention."""
 
-    Attributes:
-      tokens: their layout.
-      pixels_per_patch: (height, width) in the image; hybrids too.
-      depth: L, the number of layers: of attentions, two in each block of an Axial-ViT.
-      num_heads: H.
-    """
-
-    tokens: TokenLayout
-    pixels_per_patch: tuple[int, int]
-    depth: int
-    num_heads: int
+    tokens: TokenLayout  # their layout
+    pixels_per_patch: tuple[int, int]  # (height, width) in the image; hybrids too
+    depth: int  # L, the number of layers: of attentions, two in each block of an Axial-ViT
+    num_heads: int  # H
 
 
 class Layer(NamedTuple):
-    """One block.
+    """One block."""
 
-    Attributes:
-      number: which, from 0: an int32 scalar of JAX.
-      weights: [B, H, N, N] float32; row q is how much token q takes from each token.
-      tokens: [B, N, D] that leave it.
-    """
-
-    number: jax.Array
-    weights: jax.Array
-    tokens: jax.Array
+    number: jax.Array  # which, from 0: an int32 scalar of JAX
+    weights: jax.Array  # [B, H, N, N] float32; row q is how much token q takes from each token
+    tokens: jax.Array  # [B, N, D] that leave it
 
 
 class End(NamedTuple):
-    """The part of a model behind the last block.
+    """The part of a model behind the last block."""
 
-    Attributes:
-      tokens: [B, N, D] after the last norm.
-      reads: [B, N] float32, how much the head's input takes from each of these; rows sum to 1.
-    """
-
-    tokens: jax.Array
+    tokens: jax.Array  # [B, N, D] after the last norm
+    # [B, N] float32, how much the head's input takes from each of these; rows sum to 1.
     reads: jax.Array
 
 
@@ -82,15 +65,10 @@ class Reducer:
 
 
 class Observed(NamedTuple):
-    """The results of a pass.
+    """The results of a pass."""
 
-    Attributes:
-      logits: [B, C] float32, as of model(images); headless: features [B, D].
-      results: of the reducers, in their order.
-    """
-
-    logits: np.ndarray
-    results: tuple[Any, ...]
+    logits: np.ndarray  # [B, C] float32, as of model(images); headless: features [B, D]
+    results: tuple[Any, ...]  # of the reducers, in their order
 
 
 def look(
@@ -237,13 +215,9 @@ class Distances(Reducer):
 
 @dataclasses.dataclass(frozen=True)
 class FromQuery(Reducer):
-    """TokenParts of [B, L, H, N]: where one token looks, in every layer and head.
+    """TokenParts of [B, L, H, N]: where one token looks, in every layer and head."""
 
-    Attributes:
-      query: (row, column) of a patch, from 0; or "class".
-    """
-
-    query: Any = "class"
+    query: Any = "class"  # (row, column) of a patch, from 0; or "class"
 
     def __post_init__(self) -> None:
         if isinstance(self.query, list):  # compiled functions are kept by it
@@ -304,16 +278,12 @@ class Weights(Reducer):
 
 
 class Norms(NamedTuple):
-    """Euclidean norms of tokens, to find outliers (probes/attention.py).
+    """Euclidean norms of tokens, to find outliers (probes/attention.py)."""
 
-    Attributes:
-      blocks: TokenParts of [B, L, N]: after each block, before any norm; where arXiv 2309.16588
-        looks is the last of them.
-      output: TokenParts of [B, N]: after the last norm.
-    """
-
+    # TokenParts of [B, L, N]: after each block, before any norm; where arXiv 2309.16588 looks is
+    # the last of them.
     blocks: TokenParts
-    output: TokenParts
+    output: TokenParts  # TokenParts of [B, N]: after the last norm
 
 
 @dataclasses.dataclass(frozen=True)

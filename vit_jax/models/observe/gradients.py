@@ -21,18 +21,13 @@ _LARGEST = -1  # in place of a class: the one with the largest logit
 
 
 class Relevance(NamedTuple):
-    """The relevance of patches for a class.
+    """The relevance of patches for a class."""
 
-    Attributes:
-      map: TokenParts of [B, N], not negative, of no unit, and 0 everywhere where nothing speaks for
-        the class; a ConvNet's are patches alone, the positions of its last feature map.
-      classes: [B] int32, for which.
-      logits: [B, C] float32.
-    """
-
+    # TokenParts of [B, N], not negative, of no unit, and 0 everywhere where nothing speaks for the
+    # class; a ConvNet's are patches alone, the positions of its last feature map.
     map: TokenParts
-    classes: Any
-    logits: Any
+    classes: Any  # [B] int32, for which
+    logits: Any  # [B, C] float32
 
 
 def relevance(

@@ -17,14 +17,11 @@ MAX_EMPTY = 2**40  # elements of an empty array, not counting its axes of size 0
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """An array of a file.
-
-    Attributes:
-      read: gives the array. UserError if its bytes are not as the file says.
-    """
+    """An array of a file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    # Gives the array. UserError if its bytes are not as the file says.
     read: Callable[[], np.ndarray]
 
 

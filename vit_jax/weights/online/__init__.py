@@ -33,19 +33,12 @@ _STORAGES = ("gs", "s3", "az", "hf")  # epath reads folders there
 
 
 class Name(NamedTuple):
-    """The parts of a name.
+    """The parts of a name."""
 
-    Attributes:
-      given: the name without its pin.
-      repository: on the hub; None of a file.
-      url: of a file; None of a repository.
-      pin: the revision of a repository, or the SHA-256 of a file.
-    """
-
-    given: str
-    repository: str | None
-    url: str | None
-    pin: str | None
+    given: str  # the name without its pin
+    repository: str | None  # on the hub; None of a file
+    url: str | None  # of a file; None of a repository
+    pin: str | None  # the revision of a repository, or the SHA-256 of a file
 
     def pinned(self, pin: str) -> str:
         """The same name with this pin."""
@@ -123,15 +116,10 @@ _WEIGHTS, _ABOUT = ".safetensors", ".json"
 
 
 class Fetched(NamedTuple):
-    """Weights on this machine, or in this project's cloud storage.
+    """Weights on this machine, or in this project's cloud storage."""
 
-    Attributes:
-      path: the file or folder.
-      name: the pinned name that it was fetched by; None of a path.
-    """
-
-    path: epath.Path
-    name: str | None
+    path: epath.Path  # the file or folder
+    name: str | None  # the pinned name that it was fetched by; None of a path
 
     def __str__(self) -> str:
         return self.name or str(self.path)

@@ -49,25 +49,17 @@ class Attention(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A program besides XLA's.
+    """A program besides XLA's."""
 
-    Attributes:
-      where: its devices, for messages.
-      runs_on: whether it runs there.
-      refuses: why it does not serve an attention, with the cure; None if it does.
-      attend: its function of `Projected` and the dtype of the softmax.
-      row: where its gain stands, and on which devices it was run.
-      test: that it computes what XLA's program does.
-      takes: what of ACTS it computes.
-    """
-
-    where: str
-    runs_on: Callable[[Target], bool]
+    where: str  # its devices, for messages
+    runs_on: Callable[[Target], bool]  # whether it runs there
+    # Why it does not serve an attention, with the cure; None if it does.
     refuses: Callable[[Attention], str | None]
+    # Its function of `Projected` and the dtype of the softmax.
     attend: Callable[[Projected, np.dtype], jax.Array]
-    row: str
-    test: str
-    takes: frozenset[str] = frozenset()
+    row: str  # where its gain stands, and on which devices it was run
+    test: str  # that it computes what XLA's program does
+    takes: frozenset[str] = frozenset()  # what of ACTS it computes
 
     def declines(self, attention: Attention) -> str | None:
         """Returns why it does not serve an attention, with the cure; None if it does."""
