@@ -15,7 +15,7 @@ from vit_jax.core import synsets
 from vit_jax.core.class_names import normal
 from vit_jax.core.metric_names import is_less_better, is_score, readable
 from vit_jax.core.screen import aligned
-from vit_jax.core.tables import csv_text
+from vit_jax.core.tables import csv_text, for_json
 from vit_jax.data.source import Source
 from vit_jax.evals.classification import NO_LABEL, Scores
 from vit_jax.probes.by_class import ClassCounts
@@ -87,13 +87,7 @@ def document(results: Results, scored: AllScored) -> dict[str, dict[str, Any]]:
 
 def as_json(results: Any) -> str:
     """One line; null for a number that is not finite, which JSON lacks."""
-    return json.dumps(_finite(results), allow_nan=False)
-
-
-def _finite(x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return {name: _finite(value) for name, value in x.items()}
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+    return json.dumps(for_json(results), allow_nan=False)
 
 
 def best(name: str, values: Sequence[float | None]) -> float | None:
@@ -109,19 +103,12 @@ def shown(name: str, value: float | None, among: Iterable[float | None] = ()) ->
 
 
 class Seen(NamedTuple):
-    """The images with the highest loss, the highest first, as the model gets them.
+    """The images with the highest loss, the highest first, as the model gets them."""
 
-    Attributes:
-      places: in the arrays of the scores.
-      pixels: uint8 [M, H, W, 3].
-      heat: where it looks, [M, rows, columns].
-      what: what the heat is, in words.
-    """
-
-    places: np.ndarray
-    pixels: np.ndarray
-    heat: np.ndarray
-    what: str
+    places: np.ndarray  # in the arrays of the scores
+    pixels: np.ndarray  # uint8 [M, H, W, 3]
+    heat: np.ndarray  # where it looks, [M, rows, columns]
+    what: str  # what the heat is, in words
 
 
 class ClassRecord(TypedDict):
@@ -202,26 +189,18 @@ AllScored = Mapping[str, Mapping[str, Scored]]  # by evaluation, by model
 
 
 class Pair(NamedTuple):
-    """Images of the class `label` that were taken for `prediction`.
-
-    Attributes:
-      places: in the arrays of the scores, the surest first.
-    """
+    """Images of the class `label` that were taken for `prediction`."""
 
     label: int
     prediction: int
-    places: np.ndarray
+    places: np.ndarray  # in the arrays of the scores, the surest first
 
 
 class Confusion(NamedTuple):
-    """Numbers of images of each class that were taken for each class.
+    """Numbers of images of each class that were taken for each class."""
 
-    Attributes:
-      classes: those that have images, [K].
-      counts: [K, K + 1] of their images; the last column is of all classes without images.
-    """
-
-    classes: np.ndarray
+    classes: np.ndarray  # those that have images, [K]
+    # [K, K + 1] of their images; the last column is of all classes without images.
     counts: np.ndarray
 
 

@@ -89,13 +89,6 @@ def shown_row(tmp_path):
     return row
 
 
-def test_the_summary_counts_states(shown_row):
-    states = ("running", "failed", "waiting", "finished", "waiting")
-    rows = [shown_row(number, state) for number, state in enumerate(states, start=1)]
-    assert progress.summary(rows) == "5 points: 1 finished, 2 waiting, 1 failed, 1 running"
-    assert progress.failures(rows[1:2], "choose/") == ["choose/seed=2: failed"]
-
-
 def test_events_and_now_and_then_a_summary_are_lines(shown_row, monkeypatch):
     out = io.StringIO()
     shown = progress.Reporter([shown_row(1, "waiting")], None, out)

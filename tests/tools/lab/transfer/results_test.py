@@ -1,11 +1,9 @@
-import json
 import math
 
 import pytest
 from etils import epath
 
 from tests.messages import refused
-from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep.grid import Point
 from vit_jax.tools.lab.sweep.progress import PointProgress
 from vit_jax.tools.lab.transfer import results
@@ -68,16 +66,6 @@ def test_a_choice_at_the_edge_is_said(chosen, said):
     assert len(sentences) == (said is not None)
     if said:
         assert said in sentences[0]
-
-
-def test_it_is_read_as_it_was_written(tmp_path):
-    folder = epath.Path(tmp_path)
-    assert results.read_choice(folder) is None
-    rows = [row(0.9, optim__lr="1"), row(None, state="failed", reason="no", optim__lr="2")]
-    chosen = results.choose(rows, KEY)
-    workdir.save_json(folder / results.CHOICE_FILE, results.as_dicts(chosen))
-    assert results.read_choice(folder) == chosen
-    assert json.loads((tmp_path / results.CHOICE_FILE).read_text())["chosen"] == {"optim.lr": "1"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"chosen": {}}', '{"candidates": [{"x": 1}]}'])

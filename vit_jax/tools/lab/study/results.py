@@ -14,6 +14,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.metric_names import is_less_better, readable, words
 from vit_jax.core.screen import aligned, format_count, format_significant
+from vit_jax.core.tables import for_json
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
 from vit_jax.tools.lab.study import points
@@ -209,7 +210,7 @@ def _chance(metric: str, study_points: Sequence[StudyPoint]) -> float:
 def as_json(result: StudyResult) -> dict[str, Any]:
     """Returns everything, for JSON; a number that is not finite is None."""
     names = [point.name for point in result.points]
-    return {
+    document = {
         "config": result.config,
         "metric": result.metric,
         "points": [
@@ -220,18 +221,18 @@ def as_json(result: StudyResult) -> dict[str, Any]:
         ],
         "frontiers": {
             model: [
-                {"point": names[i], "exaflops": float(x), "loss": float(loss)}
+                {"point": names[i], "exaflops": x, "loss": loss}
                 for x, loss, i in zip(curve.exaflops, curve.loss, curve.points, strict=True)
             ]
             for model, curve in result.frontiers.items()
         },
-        "best_model": [stretch._asdict() for stretch in result.stretches],
+        "best_model": result.stretches,
         "budgets": [
-            _plain(best._asdict() | {"between": [names[i] for i in best.between]})
-            for best in result.optima
+            best._asdict() | {"between": [names[i] for i in best.between]} for best in result.optima
         ],
         "laws": [_law(fit) for fit in result.laws],
     }
+    return for_json(document)
 
 
 def _size(point: StudyPoint) -> dict[str, Any]:
@@ -250,20 +251,11 @@ def _law(fit: FittedCurve) -> dict[str, Any]:
     pairs = {"x": fit.curve.x, "loss": fit.curve.loss}
     document: dict[str, Any] = {"curve": fit.curve.name, "over": fit.curve.over, "points": pairs}
     document["why_not"] = fit.why
-    if fit.law is not None:
-        drawn = {"x": fit.x, **fit.interval._asdict(), "extrapolated": fit.extrapolated}
-        law = {**fit.law._asdict(), "limit": fit.law.limit, "level": scaling_law.LEVEL}
-        document |= {**law, "drawn": drawn}
-    return _plain(document)
-
-
-def _plain(value: Any) -> Any:
-    """The value for JSON: arrays as lists, numbers that are not finite as None."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray | list):
-        return [_plain(item) for item in np.asarray(value).tolist()]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if fit.law is None:
+        return document
+    drawn = {"x": fit.x, **fit.interval._asdict(), "extrapolated": fit.extrapolated}
+    law = {**fit.law._asdict(), "limit": fit.law.limit, "level": scaling_law.LEVEL}
+    return {**document, **law, "drawn": drawn}
 
 
 def table(result: StudyResult) -> list[list[Any]]:

@@ -52,18 +52,14 @@ def read_row(point: Point, folder: epath.Path, *, running: bool = False) -> Poin
     """The progress that the work directory shows; a point that has not begun is waiting."""
     failure = read_failure(folder)
     state = "running" if running else "failed" if failure else "waiting"
-    row = PointProgress(point, folder, state, reason=failure)
     try:
         run = runs.read(folder, point.name)
     except UserError:  # nothing there yet; the training itself reports damage
-        return row
+        return PointProgress(point, folder, state, reason=failure)
     state = "finished" if is_finished(run) else state
-    reason, numbers = (
-        failure * (state == "failed"),
-        {k: s.values[-1] for k, s in run.series.items()},
-    )
-    row = row._replace(state=state, step=run.last_step, numbers=numbers, reason=reason)
-    return row._replace(train_secs=_train_secs(run))
+    numbers = {key: series.values[-1] for key, series in run.series.items()}
+    reason, secs = failure if state == "failed" else "", _train_secs(run)
+    return PointProgress(point, folder, state, run.last_step, numbers, secs, reason)
 
 
 def read_rows(points: Sequence[Point], folder: epath.Path) -> list[PointProgress]:

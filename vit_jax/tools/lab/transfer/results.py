@@ -110,15 +110,6 @@ def read_choice(folder: epath.Path) -> Choice | None:
     return workdir.read_json(folder / CHOICE_FILE, parse, remedy)
 
 
-def as_dicts(value: Any) -> Any:
-    """The value with dictionaries in place of NamedTuples, for JSON."""
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {key: as_dicts(each) for key, each in value.items()}
-    return [as_dicts(each) for each in value] if isinstance(value, list | tuple) else value
-
-
 class OverSeeds(NamedTuple):
     """A number of the test over seeds; `std` is their `deviation`."""
 

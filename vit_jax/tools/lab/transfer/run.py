@@ -20,6 +20,7 @@ from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.core.tables import for_json
 from vit_jax.store import checkpoint_dir, workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid as grids
 from vit_jax.tools.lab.sweep import progress
@@ -79,7 +80,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
         )
         every = {CHOOSE: choose_rows, FINAL: rows}
         page = results.page(folder.name, result, every)
-        sweeps.save_results(folder, results.as_dicts(result), results.table(result, every), page)
+        sweeps.save_results(folder, for_json(result), results.table(result, every), page)
         sweeps.show_results(folder, results.lines(result))
     return result
 
@@ -168,7 +169,7 @@ def _choose(
     rows = sweeps.sweep(folder / CHOOSE, grid, options.for_part(CHOOSE)).rows
     now = results.choose(rows, by)
     if kept is None:
-        workdir.save_json(folder / results.CHOICE_FILE, results.as_dicts(now))
+        workdir.save_json(folder / results.CHOICE_FILE, for_json(now))
     elif now.chosen != kept.chosen:
         print(
             f"note     {format_values(now.chosen)} would be chosen now, since a training was "

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax.core.screen import aligned
+from vit_jax.core.tables import for_json
 from vit_jax.draw import html_page
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts, deviation, format_mean, start
+from vit_jax.tools.lab.transfer.results import OverSeeds, deviation, format_mean, start
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
 ALL, OF_GROUPS = "all 19 tasks", "three groups"
@@ -58,8 +59,8 @@ class VtabSummary(NamedTuple):
         tasks = {}
         for result in self.results:
             title, group = TASKS[result.name].title, TASKS[result.name].group
-            tasks[result.name] = {"title": title, "group": group, **as_dicts(result)}
-        of_all = {"means": as_dicts(means(self.accuracies)), "left_out": self.left_out}
+            tasks[result.name] = {"title": title, "group": group, **for_json(result)}
+        of_all = {"means": for_json(means(self.accuracies)), "left_out": self.left_out}
         return document | of_all | {"tasks": tasks}
 
     def table(self) -> list[list[Any]]:
