@@ -277,26 +277,6 @@ def test_the_command_needs_no_config(teacher, folder, tmp_path, run_python):
     pseudo_labels.check_file(epath.Path(path))  # it is ours: it may be written again
 
 
-# Of six images the classes and how sure; the last but one is not sure enough.
-CLASSES = np.array([2, 0, 2, 2, 0, 2])
-SURE = np.array([0.5, 0.9, 0.8, 0.5, 0.29, 0.5], np.float32)
-
-
-@pytest.mark.parametrize(
-    ("per_class", "expected"),
-    [
-        (None, [1, 1, 1, 1, 0, 1]),
-        (2, [1, 2, 1, 0, 0, 0]),  # of three that are equally sure the first
-        (4, [1, 4, 1, 1, 0, 1]),
-        (7, [2, 7, 2, 2, 0, 1]),  # 7 = 4 + 3: the three surest are there twice
-    ],
-)
-def test_the_surest_of_each_class_or_copies_with_examples(per_class, expected):
-    copies = choose(CLASSES, SURE, Selection(0.3, per_class))
-    assert copies.tolist() == expected
-    assert copies.dtype == np.int32
-
-
 def test_each_class_that_has_images_gets_its_number_as_by_hand():
     rng = np.random.default_rng(0)
     classes = rng.choice(5, 1000, p=[0.6, 0.3, 0.08, 0.02, 0])

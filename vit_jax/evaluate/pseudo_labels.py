@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
+from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import __version__, pytrees
+from vit_jax.core import __version__
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import is_remote
 from vit_jax.core.screen import Screen, format_percent
@@ -41,31 +41,20 @@ _SHOWN = 5  # names of classes in a line
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The rule by which pseudo-labels are kept.
+    """The rule by which pseudo-labels are kept."""
 
-    Attributes:
-      confidence: the least probability of an image's most probable class, in [0, 1].
-      per_class: examples of each class; None: all that are sure enough, each once.
-      top_k: how many of an image's most probable classes are kept; 1: hard labels.
-    """
-
-    confidence: float = 0.3
+    confidence: float = 0.3  # the least probability of an image's most probable class, in [0, 1]
+    # Examples of each class; None: all that are sure enough, each once.
     per_class: int | None = None
-    top_k: int = 10
+    top_k: int = 10  # how many of an image's most probable classes are kept; 1: hard labels
 
 
 class Predicted(NamedTuple):
-    """A model's predictions of all N images that are not bad, in their order.
+    """A model's predictions of all N images that are not bad, in their order."""
 
-    Attributes:
-      places: int64 [N], where each is in the data.
-      classes: int32 [N, K], the most probable ones, the most probable one first.
-      probabilities: float32 [N, K].
-    """
-
-    places: np.ndarray
-    classes: np.ndarray
-    probabilities: np.ndarray
+    places: np.ndarray  # int64 [N], where each is in the data
+    classes: np.ndarray  # int32 [N, K], the most probable ones, the most probable one first
+    probabilities: np.ndarray  # float32 [N, K]
 
 
 def check_file(file: epath.Path) -> None:
@@ -106,12 +95,24 @@ def write(
     with explain_out_of_memory(config, evaluating=True):
         predicted = predict(ready, data, min(selection.top_k, classes.number), progress)
     announce.bad_images(screen, data.bad_images)
+    trained = {
+        "path": str(checkpoint), "model": ready.loaded.name, "step": ready.loaded.step, "ema": ema,
+        "fingerprint": weights.checkpoint_info(checkpoint).fingerprint(),
+    }  # fmt: skip
+    c = config.evals[UNLABELLED]
     about = About(
         fingerprint=data.source.fingerprint,
         num_examples=data.source.num_examples,
         num_classes=classes.number,
         class_names=None if classes.assumed else classes.names,
-        written_by=_written_by(ready, checkpoint, data, selection, ema),
+        written_by={  # for people, and for the message about other data
+            "vit_jax": __version__,
+            "weights": trained,
+            "data": f"{data.source.name}, {c.split}",
+            "data_dir": c.data_dir or config.input.data_dir,
+            "preprocess": c.preprocess,
+            **dataclasses.asdict(selection),
+        },
     )
     labels = select(predicted, selection, about)
     if jax.process_index() == 0:
@@ -171,38 +172,6 @@ def select(predicted: Predicted, selection: Selection, about: About) -> PseudoLa
         probabilities=predicted.probabilities[kept],
         about=about,
     )
-
-
-def _written_by(
-    ready: Prepared, checkpoint: epath.Path, data: EvalData, selection: Selection, ema: bool
-) -> dict[str, Any]:
-    """For people, and for the message about other data."""
-    c = ready.config.evals[UNLABELLED]
-    return {
-        "vit_jax": __version__,
-        "weights": {
-            "path": str(checkpoint),
-            "model": ready.loaded.name,
-            "step": ready.loaded.step,
-            "ema": ema,
-            "sha256": _digest(ready.params),
-        },
-        "data": f"{data.source.name}, {c.split}",
-        "data_dir": c.data_dir or ready.config.input.data_dir,
-        "preprocess": c.preprocess,
-        **dataclasses.asdict(selection),
-    }
-
-
-def _digest(params: Any) -> str | None:
-    """SHA-256 of the parameters; None where this process does not hold all of them."""
-    digest = hashlib.sha256()
-    for name, array in sorted(pytrees.flatten(params).items()):
-        if not array.is_fully_addressable:
-            return None
-        digest.update(name.encode())
-        digest.update(np.asarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def _metrics(labels: PseudoLabels, predicted: Predicted) -> dict[str, float]:
