@@ -22,21 +22,19 @@ def test_names(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"),
+    ("name", "words"),
     [
         ("v5:4x4", ["'v5e'"]),
         ("16x16", ["v5e:16x16", "v6e"]),
-        ("v5e", ["v5e:1x1"]),
-        ("v4:8x8", ["v4:4x4x4"]),
-        ("v5e:16x32", [256, "v5e:16x16"]),
-        ("h100:8x", ["h100:4", "h100:8", "h100:2x8"]),
-        ("h100:16", ["h100:8", "h100:2x8"]),
-        ("a100:200x8", [128, "a100:128x8"]),
+        ("v5e", [2]),
+        ("v4:8x8", [3]),
+        ("v5e:16x32", [256]),
+        *(("h100:8x", ["128 hosts"]), ("h100:16", ["x 8 GPUs"]), ("a100:200x8", [128])),
         ("foo:8", ["a100", "v2"]),
     ],
 )
-def test_what_does_not_exist_lists_the_nearest(name, nearest):
-    with refused(name, *nearest):
+def test_what_does_not_exist_is_refused(name, words):
+    with refused(name, *words):
         topology.check(name)
 
 
@@ -53,16 +51,9 @@ L16, FOLDER = "configs/vit_l16_i21k.py", "configs/vit_image_folder.py"
 @pytest.mark.parametrize(
     ("name", "overrides", "words"),
     [
-        ("v3:16x17", (), ["v3:8x16", "v3:16x16", "v3:16x32"]),
+        ("v3:16x17", (), ["v3:16x17"]),
         ("v3:32x32", ("input.batch_size=1024",), ["input.batch_size=1024", "2048"]),
-        ("v5e:4x4", ("optim.grad_accum_steps=3",), ["16", "optim.grad_accum_steps=3"]),
         ("v5e:4x4", ("mesh.data=3",), ["mesh.data=3", "16"]),
-        ("v5e:4x4", ("mesh.data=4", "mesh.fsdp=8"), ["4 x 8 = 32", "16"]),
-        (
-            "v5e:4x4",
-            ("mesh.data=4", "mesh.fsdp=4", "input.batch_size=24"),
-            ["input.batch_size=24", "data=4 x fsdp=4", "16", "32"],
-        ),
     ],
 )
 def test_what_only_libtpu_knows_gives_one_message(name, overrides, words):

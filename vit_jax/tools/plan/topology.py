@@ -16,28 +16,12 @@ from jax.sharding import Mesh
 
 from vit_jax.config import MeshConfig
 from vit_jax.core import errors
-from vit_jax.core.errors import UserError, reading
+from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import GPUS, GPUS_A_HOST, MOST_GPU_HOSTS, TPUS
 from vit_jax.run.parts import inputs
 
-# Topologies of Cloud TPU (cloud.google.com/tpu/docs), except the largest; others are tried as well.
-FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
-# Of GPUs in one host, or hosts x GPUs; between these every number of either is allowed.
-HOSTS = (
-    *("1", "2", "4", "8"),
-    *(f"{2**n}x{GPUS_A_HOST}" for n in range(1, MOST_GPU_HOSTS.bit_length())),
-)
-SHAPES: dict[str, tuple[str, ...]] = {
-    "v2": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
-    "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
-    "v4": CUBES,
-    "v5e": FLAT,
-    "v5p": CUBES,
-    "v6e": FLAT,
-    **dict.fromkeys(GPUS, HOSTS),
-}
+CUBES = ("v4", "v5p")  # generations of TPUs whose chips are connected in three dimensions
 
 
 def devices(name: str) -> list[jax.Device]:
@@ -58,7 +42,8 @@ def devices(name: str) -> list[jax.Device]:
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except jax.errors.JaxRuntimeError as error:
-        raise _unknown(name) from error
+        rule = f"is not a topology: {describe_error(error)}"
+        raise UserError(rule, field="--topology", value=name) from error
     return list(topology.devices)
 
 
@@ -73,33 +58,22 @@ def mesh(name: str | None, c: MeshConfig) -> Mesh:
 
 def check(name: str) -> str:
     generation, _, shape = name.partition(":")
-    if generation not in SHAPES:
-        rule, cure = "has no generation, as v5e:16x16.", errors.nearest(generation, SHAPES)
+    if generation not in TPUS | GPUS:
+        cure = errors.nearest(generation, TPUS | GPUS)
+        rule = "has no generation, as v5e:16x16."
         raise UserError(rule, field="--topology", value=name, cure=cure)
     sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[0-9]+(x[0-9]+)*", shape) else [0]
     if generation in GPUS:
         fits = len(sizes) <= 2 and sizes[-1] <= GPUS_A_HOST and sizes[0] <= MOST_GPU_HOSTS
-        limit = f"at most {MOST_GPU_HOSTS} hosts x {GPUS_A_HOST} GPUs"
+        limit = f"at most {MOST_GPU_HOSTS} hosts x {GPUS_A_HOST} GPUs, as 2x8, or the GPUs of one"
     else:
-        most_chips = TPUS[generation].most_chips
-        num_axes = len(SHAPES[generation][0].split("x"))
+        num_axes, most_chips = 3 if generation in CUBES else 2, TPUS[generation].most_chips
         fits = len(sizes) == num_axes and math.prod(sizes) <= most_chips
-        limit = f"{num_axes} axes, at most {most_chips:,} chips"
+        limit = f"{num_axes} numbers joined by x, at most {most_chips:,} chips"
     if not fits or not math.prod(sizes):
-        raise _unknown(name, f" ({limit})")
+        rule = f"is not a topology: {generation} has {limit}."
+        raise UserError(rule, field="--topology", value=name)
     return generation
-
-
-def _unknown(name: str, limit: str = "") -> UserError:
-    generation, _, shape = name.partition(":")
-    wanted = max(1, math.prod(map(int, re.findall(r"[0-9]+", shape))))
-    nearest = sorted(SHAPES[generation], key=lambda s: abs(math.log(_chips(s) / wanted)))[:3]
-    near = ", ".join(f"{generation}:{s}" for s in sorted(nearest, key=_chips))
-    return UserError(f"is not a topology{limit}; nearest: {near}.", field="--topology", value=name)
-
-
-def _chips(shape: str) -> int:
-    return math.prod(map(int, shape.split("x")))
 
 
 GPU_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
