@@ -144,14 +144,10 @@ class Connection:
 
 
 class Meeting(NamedTuple):
-    """The result of a complete rendezvous.
+    """The result of a complete rendezvous."""
 
-    Attributes:
-      members: by process id.
-      connections: at process 0: to each other process; at the others: to process 0.
-    """
-
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # by process id
+    # At process 0: to each other process; at the others: to process 0.
     connections: Mapping[int, Connection]
 
 
@@ -287,18 +283,16 @@ class _Reception:
                 selector.register(known, selectors.EVENT_READ)
                 if selector.select(0) and known.receive() is None:
                     self._forget(known)
-        first = self.members.get(i)
         problem = None
         if num_processes != self._num_processes:
             problem = (
                 f"{member} was started with --num_processes={num_processes}, {self.members[0]} "
                 f"with --num_processes={self._num_processes}: give all the same."
             )
-        elif first is not None:
+        elif i in self.members:
             problem = (
-                f"Two processes came with --process_id={i}: one on {first.host} (pid {first.pid}), "
-                f"one on {member.host} (pid {member.pid}). Give each its own, from 0 to "
-                f"{self._num_processes - 1}."
+                f"--process_id={i} is that of {self.members[i]} and of {member}. Give each its "
+                f"own, from 0 to {self._num_processes - 1}."
             )
         if problem:
             connection.send({"refused": problem, "user": True})
@@ -314,15 +308,10 @@ def _listen(port: int) -> socket.socket:
         try:
             return socket.create_server(("", port), **dual if socket.has_dualstack_ipv6() else {})
         except OSError as error:
-            busy = error.errno == errno.EADDRINUSE
-            if not busy or time.monotonic() > deadline:
-                twice = (
-                    "If another process 0 of this run is there already, give each its own "
-                    "--process_id; else give"
-                )
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise UserError(
-                    f"Process 0 cannot listen on port {port}: {error.strerror}. "
-                    f"{twice if busy else 'Give'} all processes a --coordinator with another port."
+                    f"Process 0 cannot listen on port {port}: {error.strerror}. Give each process "
+                    "its own --process_id, and all a --coordinator with a port that is free."
                 ) from error
         time.sleep(RETRY_SECS)
 
