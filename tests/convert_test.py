@@ -13,11 +13,12 @@ from PIL import Image
 
 from tests.messages import refused
 from tests.weights.conftest import params_of, randomised
-from vit_jax import models, predict, weights
+from vit_jax import models, weights
 from vit_jax.convert import convert, default_format, image_size
 from vit_jax.core import pytrees
 from vit_jax.learning.state import state_layout
 from vit_jax.models import images
+from vit_jax.predict import Predictor
 from vit_jax.run.parts import inputs, networks
 from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.weights import saving
@@ -178,11 +179,11 @@ def test_a_run_starts_from_them(npz, tiny_run):
 def test_predict_takes_them(npz, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    ((_, classes),) = predict.predict(str(npz[0]), [str(tmp_path / "image.png")], top_k=2)
+    ((_, classes),) = Predictor(str(npz[0]))(tmp_path / "image.png", top_k=2)
     assert len(classes) == 2
     convert(str(npz[0]), str(tmp_path / "backbone"), to="timm", head="drop")
     with refused("--config"):
-        list(predict.predict(str(tmp_path / "backbone"), [str(tmp_path / "image.png")], top_k=1))
+        Predictor(str(tmp_path / "backbone"))
 
 
 def test_rectangles_of_google_are_given(tmp_path):
@@ -204,12 +205,3 @@ def test_rectangles_of_google_are_given(tmp_path):
 def test_invalid_image_sizes(text):
     with refused("--image_size"):
         image_size(text)
-
-
-def test_evaluate_takes_them(tmp_path, run_python):
-    toy = randomised("ViT-Ti/4", None, num_classes=10, image_size=8, **TINY)
-    weights.save(toy, tmp_path / "x.npz", "google_npz")
-    arguments = (f"--checkpoint={tmp_path}/x.npz", "--config=configs/vit_digits.py")
-    done = run_python("-m", "vit_jax", "evaluate", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "test: accuracy" in done.stdout

@@ -14,11 +14,15 @@ from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.models import inference
-from vit_jax.predict import TABLES, predict, write_table
+from vit_jax.predict import TABLES, Predictor, write_table
 from vit_jax.store.workdir import check_output
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax", "predict")
+
+
+def predict(checkpoint, paths, *, top_k, on_bad_image="fail", **options):
+    return Predictor(checkpoint, **options)(paths, top_k=top_k, on_bad_image=on_bad_image)
 
 
 @pytest.fixture
@@ -87,8 +91,8 @@ def test_a_table_that_fails_leaves_nothing(tmp_path):
 
 def test_imports_no_tensorflow_and_no_data(digits_run, photo, run_python):
     code = (
-        "import sys; from vit_jax.predict import predict\n"
-        f"assert list(predict({str(digits_run)!r}, [{str(photo)!r}], top_k=1))\n"
+        "import sys; from vit_jax.predict import Predictor\n"
+        f"assert list(Predictor({str(digits_run)!r})([{str(photo)!r}], top_k=1))\n"
         "bad = [m for m in sys.modules if m.split('.')[0] == 'tensorflow' or m == 'vit_jax.data']\n"
         "assert not bad, bad"
     )

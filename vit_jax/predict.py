@@ -143,24 +143,6 @@ def most_likely(
     ]
 
 
-def predict(
-    checkpoint: str,
-    paths: list[str],
-    *,
-    top_k: int,
-    on_bad_image: str = "fail",
-    screen: Screen | None = None,
-    **options: Any,
-) -> Iterator[tuple[Path | int, list[dict]]]:
-    """Yields (file, its `top_k` classes), as Predictor(checkpoint, **options) does.
-
-    What is not there is told before.
-    """
-    files = find(paths)
-    predictor = Predictor(checkpoint, **options)
-    yield from predictor(files, top_k=top_k, on_bad_image=on_bad_image, screen=screen)
-
-
 def write_table(
     predictions: Iterable[tuple[Path | int, list[dict]]],
     output: Path,
@@ -289,17 +271,12 @@ def _predict(arguments: list[str], screen: Screen) -> None:
         return
     output = FLAGS.output and Path(check_output(FLAGS.output, endings=tuple(TABLES)))
     command.refuse_flags("json", when=output, rule="cannot be with --output.")
-    files = [str(file) for file in find(arguments, sys.stderr)]
-    predictions = predict(
-        FLAGS.checkpoint,
-        files,
-        top_k=FLAGS.top_k,
-        ema=FLAGS.ema,
-        batch_size=FLAGS.batch_size,
-        int8=FLAGS.int8,
-        dtype=FLAGS.dtype,
-        on_bad_image=FLAGS.on_bad_image,
-        screen=screen,
+    files = find(arguments, sys.stderr)
+    flags_of_predictor = ("ema", "batch_size", "int8", "dtype")
+    options: dict[str, Any] = {name: FLAGS[name].value for name in flags_of_predictor}
+    predictor = Predictor(FLAGS.checkpoint, **options)
+    predictions = predictor(
+        files, top_k=FLAGS.top_k, on_bad_image=FLAGS.on_bad_image, screen=screen
     )
     if output:
         has_thresholds = weights.open_model(FLAGS.checkpoint, ema=FLAGS.ema).thresholds

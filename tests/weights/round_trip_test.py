@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from vit_jax import config as configs
-from vit_jax import predict
 from vit_jax.convert import convert
+from vit_jax.predict import Predictor
 from vit_jax.train import train
 
 pytestmark = pytest.mark.parity
@@ -75,7 +75,7 @@ def test_fine_tuned_and_exported(hf, torch, folder, tmp_path, through):
     model = hf.AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path / "out", use_fast=False)
     assert model.config.id2label == dict(enumerate(CLASSES))
-    predictions = list(predict.predict(str(tmp_path / "run"), [str(folder)], top_k=len(CLASSES)))
+    predictions = list(Predictor(str(tmp_path / "run"))([folder], top_k=len(CLASSES)))
     assert len(predictions) == IMAGES
     for file, classes in predictions:
         pixels = processor(Image.open(file), return_tensors="pt")["pixel_values"]

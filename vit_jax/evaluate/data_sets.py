@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
@@ -13,7 +14,6 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax import weights
-from vit_jax.config import InputConfig
 from vit_jax.core import synsets
 from vit_jax.core.errors import UnknownSplit, UserError
 from vit_jax.data.source import Source, share_examples
@@ -107,14 +107,20 @@ def on_data(
         location = _location(folder)
         names = [name] if name else map(_own_name, [split] if split else SPLITS)
         label = _label([_name(one, kind, kinds) for one in names for kind in kinds], overrides)
-        open_split = _opener(input, location, f"evals.{name}" if name else "--data", label)
+        where = f"evals.{name}" if name else "--data"
+        open_split = functools.partial(
+            examples.open_split, input, where, source=location["source"], label=label,
+            data_dir=location["data_dir"], num_examples=None, num_classes=None, image_size=(1, 1),
+        )  # fmt: skip
         chosen, source = _open(open_split, split)
         fields = {**location, "split": chosen, "preprocess": OF_WEIGHTS}
         fields |= _fields(folder, name, source, labels, classes)
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
         is_all = chosen == splits.ALL and split is None
-        overlaps = is_all and bool(trained_on) and open_split("train").fingerprint in trained_on
+        overlaps = (
+            is_all and bool(trained_on) and open_split(split="train").fingerprint in trained_on
+        )
         for each in kinds:
             # `all` contains `train`, from which features are learnt.
             apart = is_all and (overlaps or each == FROZEN)
@@ -128,23 +134,6 @@ def on_data(
     config = _config(data[0], batch_size, evals)
     examples.check_fields(configs.resolve(config, of_input))
     return config
-
-
-def _opener(
-    input: InputConfig, location: Mapping[str, str], where: str, label: str | None
-) -> Callable[[str], Source]:
-    """Returns what opens a split of the data as their evaluation will."""
-    return lambda split: examples.open_split(
-        input,
-        where,
-        source=location["source"],
-        data_dir=location["data_dir"],
-        split=split,
-        num_examples=None,
-        num_classes=None,
-        image_size=(1, 1),
-        label=label,
-    )
 
 
 def _own_name(split: str) -> str:
@@ -233,10 +222,10 @@ def _check_complete(folder: str, name: str, source: Source) -> None:
     )
 
 
-def _open(open_split: Callable[[str], Source], split: str | None) -> tuple[str, Source]:
+def _open(open_split: Callable[..., Source], split: str | None) -> tuple[str, Source]:
     """The split to score, and its examples. UserError that says which splits there are."""
     *others, last = [split] if split else SPLITS
     for name in others:
         with contextlib.suppress(UnknownSplit):  # one that cannot be read is no reason for another
-            return name, open_split(name)
-    return last, open_split(last)
+            return name, open_split(split=name)
+    return last, open_split(split=last)

@@ -15,7 +15,7 @@ from tests.messages import refused
 from vit_jax import models
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.image_files import OPENED
-from vit_jax.predict import predict
+from vit_jax.predict import Predictor
 from vit_jax.tools.demo import examples, explainer
 from vit_jax.tools.demo.explainer import GRAD_CAM, Explainer
 from vit_jax.weights import Loaded
@@ -49,7 +49,7 @@ def photo(width=40, height=30):
 def test_it_says_what_predict_says(of_digits, digits_run):
     with open(DIGIT, "rb") as file:
         found = of_digits(file.read())
-    ((_, expected),) = predict(str(digits_run), [DIGIT], top_k=10)
+    ((_, expected),) = Predictor(str(digits_run))(DIGIT, top_k=10)
     assert [c["name"] for c in found["classes"]] == [c["name"] for c in expected]
     for one, other in zip(found["classes"], expected, strict=True):
         assert one["probability"] == pytest.approx(other["probability"], abs=ROUNDING)
