@@ -184,12 +184,11 @@ def _inline(figure: Figure, title: str, text: str, attributes: Markup) -> Markup
     body = re.sub(r' transform="rotate\(-0[^"]*"', "", body)
     body = re.sub(r"#[0-9a-f]{6}", lambda c: _VARIABLES.get(c[0], c[0]), body)
     # But for what scales an image: a tenth would be pixels at its other end.
-    body = re.sub(r' (?:d|x|y|transform)="(?!matrix)[^"]*"', _rounded, body)
+    body = re.sub(r' (?:d|x|y|transform)="(?!matrix)[^"]*"', _rounded_to_tenths, body)
     width, height = 72 * figure.get_size_inches()
     head = Markup('<svg viewBox="0 0 {:g} {:g}"{} role="img" aria-label="{}">\n')
     return head.format(width, height, attributes, title) + Markup(f"{body}</svg>")
 
 
-def _rounded(numbers: re.Match[str]) -> str:
-    """Rounds an attribute's numbers to tenths of pixels."""
+def _rounded_to_tenths(numbers: re.Match[str]) -> str:
     return re.sub(r"-?\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", numbers[0])

@@ -19,7 +19,6 @@ from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import Sheet
 from vit_jax.probes import first_layer
 
-NUMBERS = ("filters_explained", "positions_row_plus_column")
 INSIDE = (
     "relative",
     "rotary_2d",

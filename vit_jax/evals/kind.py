@@ -36,24 +36,16 @@ class Evaluator(Protocol):
 
 
 class Shown(NamedTuple):
-    """Images to look at.
+    """Images to look at."""
 
-    Attributes:
-      inputs: float32 [N, H, W, 3], normalised.
-      pixels: uint8 [N, H, W, 3].
-      labels: their N classes, whose relevance is shown; None where an image has no label, and that
-        of the class that the model predicts is.
-      captions: N.
-      names: of all classes.
-      maps: of the images, uint16 [N, H, W], by name.
-    """
-
-    inputs: np.ndarray
-    pixels: np.ndarray
+    inputs: np.ndarray  # float32 [N, H, W, 3], normalised
+    pixels: np.ndarray  # uint8 [N, H, W, 3]
+    # Their N classes, whose relevance is shown; None where an image has no label, and that of the
+    # class that the model predicts is.
     labels: Sequence[int | None]
-    captions: Sequence[str]
-    names: Sequence[str] = ()
-    maps: Mapping[str, np.ndarray] = {}
+    captions: Sequence[str]  # N
+    names: Sequence[str] = ()  # of all classes
+    maps: Mapping[str, np.ndarray] = {}  # of the images, uint16 [N, H, W], by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +190,9 @@ class SplitReader:
             chunk = axes.examples_at_once()
             if chunk is None:
                 return of_batch(nnx.merge(graph, params), batch), batch["weight"]
-            model = nnx.merge(graph, _undivided(params, mesh))
+            if mesh.shape["tensor"] > 1:  # a product of parts of kernels would round otherwise
+                params = jax.lax.with_sharding_constraint(params, meshes.replicated(mesh))
+            model = nnx.merge(graph, params)
             with axes.use_rules(meshes.UNDIVIDED_RULES):
                 arrays = _in_chunks(lambda part: of_batch(model, part), batch, mesh, chunk)
             return arrays, batch["weight"]
@@ -246,16 +240,6 @@ class SplitReader:
                     return None
             commit(0)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _undivided(params: Any, mesh: Mesh) -> Any:
-    """The parameters, in whole on each device of a mesh with `tensor`, or as they are.
-
-    A product of parts of kernels would be a sum of several, which rounds otherwise.
-    """
-    if mesh.shape["tensor"] == 1:
-        return params
-    return jax.lax.with_sharding_constraint(params, meshes.replicated(mesh))
 
 
 def _in_chunks(

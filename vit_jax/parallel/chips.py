@@ -57,21 +57,13 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class TpuChip(NamedTuple):
-    """A chip of a TPU generation; for its rate see `peak_flops` of its devices.
+    """A chip of a TPU generation; for its rate see `peak_flops` of its devices."""
 
-    Attributes:
-      cores: JAX devices per chip.
-      hbm_gib: memory, GiB.
-      hbm_gbps: its bandwidth, 1e9 bytes a second; None: not found.
-      reduce_gbps: bandwidth of all-reduces, 1e9 bytes a second; None: not found.
-      most_chips: the largest slice.
-    """
-
-    cores: int
-    hbm_gib: float
-    hbm_gbps: float | None
-    reduce_gbps: float | None
-    most_chips: int
+    cores: int  # JAX devices per chip
+    hbm_gib: float  # memory, GiB
+    hbm_gbps: float | None  # its bandwidth, 1e9 bytes a second; None: not found
+    reduce_gbps: float | None  # bandwidth of all-reduces, 1e9 bytes a second; None: not found
+    most_chips: int  # the largest slice
 
 
 # cloud.google.com/tpu/docs, the pages of the generations, in 2026. reduce_gbps is the all-reduce
@@ -93,17 +85,16 @@ Options = dict[str, str | bool]
 # ViT's step faster by its estimates (docs/benchmarks.md); the rest holds arrays between fusions.
 FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e|TPU v6 lite|TPU v6e": 32}
 _FUSION_FLAG = "xla_tpu_scoped_vmem_limit_kib"
-# Loops do not write zeros to what they will overwrite, such as the stacked gradients of a scan.
-_NO_ZEROS_FLAG = "xla_tpu_enable_advanced_while_initializer_removal"
-# Sums over devices of what a loop stacks follow the loop, if a stack has at most so many bytes:
-# then the loop's products write stacks themselves.
-_SUMS_AFTER_LOOPS_FLAG = "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes"
-_SUMS_AFTER_LOOPS_BYTES = 2**30
-# Small all-gathers, such as those of a layer's kernel over 256 chips, are not written as sums of
-# arrays that are zero but for a device's part: these send, and write, twice as much.
-_GATHERS_FLAG = "xla_tpu_prefer_async_allgather_to_allreduce"
-
-
+_TPU_OPTIONS: Options = {
+    # Loops do not write zeros to what they will overwrite, such as the stacked gradients of a scan.
+    "xla_tpu_enable_advanced_while_initializer_removal": "true",
+    # Sums over devices of what a loop stacks follow the loop, if a stack has at most so many bytes:
+    # then the loop's products write stacks themselves.
+    "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes": str(2**30),
+    # Small all-gathers, such as those of a layer's kernel over 256 chips, are not written as sums
+    # of arrays that are zero but for a device's part: these send, and write, twice as much.
+    "xla_tpu_prefer_async_allgather_to_allreduce": "true",
+}
 # Products by cuBLASLt, which adds biases and computes GELU as it writes them. XLA would also try
 # kernels of Triton, without either, and take twice as long to compile (docs/benchmarks.md); without
 # a GPU to time them on, the tiles that it takes for them can fail to compile.
@@ -120,7 +111,8 @@ def compiler_options(device: jax.Device) -> Options | None:
         options = _NVIDIA_OPTIONS
     else:
         sizes = (mib for kind, mib in FUSION_MIB.items() if re.fullmatch(kind, device.device_kind))
-        options = {} if (mib := next(sizes, None)) is None else _tpu_options(mib)
+        mib = next(sizes, None)
+        options = {} if mib is None else {_FUSION_FLAG: str(1024 * mib), **_TPU_OPTIONS}
     by_user = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
     return {flag: value for flag, value in options.items() if flag not in by_user} or None
 
@@ -146,31 +138,15 @@ def supported_compiler_options(options: Options | None, device: jax.Device) -> O
     return None
 
 
-def _tpu_options(fusion_mib: int) -> Options:
-    return {
-        _FUSION_FLAG: str(1024 * fusion_mib),
-        _NO_ZEROS_FLAG: "true",
-        _SUMS_AFTER_LOOPS_FLAG: str(_SUMS_AFTER_LOOPS_BYTES),
-        _GATHERS_FLAG: "true",
-    }
-
-
 class GpuChip(NamedTuple):
-    """A GPU in a host of eight that NVLink joins; for its rate see `peak_flops`.
+    """A GPU in a host of eight that NVLink joins; for its rate see `peak_flops`."""
 
-    Attributes:
-      device_kind: its name for JAX.
-      hbm_bytes: memory that CUDA reports.
-      hbm_gbps: its bandwidth, 1e9 bytes a second.
-      nvlink_gbps: to the other GPUs of its host, both directions together, 1e9 bytes a second.
-      network_gbps: of its share of the host's network adapters, one direction, likewise.
-    """
-
-    device_kind: str
-    hbm_bytes: int
-    hbm_gbps: float
+    device_kind: str  # its name for JAX
+    hbm_bytes: int  # memory that CUDA reports
+    hbm_gbps: float  # its bandwidth, 1e9 bytes a second
+    # To the other GPUs of its host, both directions together, 1e9 bytes a second.
     nvlink_gbps: float
-    network_gbps: float
+    network_gbps: float  # of its share of the host's network adapters, one direction, likewise
 
     def reduce_gbps(self, hosts: int) -> float:
         """Bandwidth of all-reduces over these many hosts, 1e9 bytes a second.

@@ -28,17 +28,13 @@ def find(paths: list[str], checkpoint: str) -> list[Sample]:
     """Takes up to `MAX_EXAMPLES` images from paths, or else from the run's data, if they exist."""
     if paths:
         files = images.find(paths, sys.stderr)
-        places = images.evenly_spaced(len(files), MAX_EXAMPLES)
-        return [_read_sample(files[place]) for place in places]
+        chosen = [files[place] for place in images.evenly_spaced(len(files), MAX_EXAMPLES)]
+        with reading("--examples", ",".join(paths)):
+            return [Sample(file.stem, file.read_bytes()) for file in chosen]
     try:
         return _samples_of_run(checkpoint)
     except (UserError, OSError):
         return []
-
-
-def _read_sample(file: Path) -> Sample:
-    with reading("--examples", file):
-        return Sample(file.stem, file.read_bytes())
 
 
 def _samples_of_run(checkpoint: str) -> list[Sample]:

@@ -65,7 +65,8 @@ def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
 def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> list[str]:
     means = "A noisy line of many points goes through means of neighbours; pale is what was logged."
     few = f"{left_out} curves of layers and blocks are not drawn: TensorBoard shows them."
-    has_means = any(panels.shows_means(panel) for shown in arranged.values() for panel in shown)
+    drawn = [panel for shown in arranged.values() for panel in shown]
+    has_means = any(panels.has_means(line, p.style) for p in drawn for line in p.every_line)
     return [note for note, is_due in ((means, has_means), (few, left_out)) if is_due]
 
 

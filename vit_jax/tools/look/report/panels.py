@@ -46,6 +46,10 @@ class Panel(NamedTuple):
         """All lines, by their name."""
         return {self.name: self.lines, **self.others}
 
+    @property
+    def every_line(self) -> list[Series]:
+        return [line for lines in self.parts.values() for line in lines.values()]
+
 
 _NUMBER = re.compile(r"(?<!_l)\d+")  # but for that of l2
 RESULTS, OTHER = "Loss and accuracy", "Other results"
@@ -164,11 +168,6 @@ def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Pane
     return result
 
 
-def finite(panel: Panel) -> list[float]:
-    every = [line for lines in panel.parts.values() for line in lines.values()]
-    return [v for line in every for v in line.values if not math.isnan(v)]
-
-
 # In CSS pixels; page.js has them too.
 SIZE = 330, 206
 LEFT, RIGHT, TOP, BOTTOM = 50, 322, 10, 164
@@ -204,19 +203,14 @@ def draw(panel: Panel, last_step: int, num_runs: int) -> dict[str, Any]:
     }
 
 
-def shows_means(panel: Panel) -> bool:
-    """True if any of the panel's lines goes through means."""
-    every = [series for lines in panel.parts.values() for series in lines.values()]
-    return any(_has_means(series, panel.style) for series in every)
-
-
-def _has_means(series: Series, style: Style) -> bool:
+def has_means(series: Series, style: Style) -> bool:
     return not style.exact and len(series.steps) > 2 * MEANS
 
 
 def _scale_vertically(axes: Axes, panel: Panel) -> bool:
     """Sets the vertical axis; True if it is logarithmic."""
-    style, values = panel.style, finite(panel)
+    style = panel.style
+    values = [v for line in panel.every_line for v in line.values if not math.isnan(v)]
     log = style.log and bool(values) and min(values) > 0 and max(values) / min(values) >= LOG_FACTOR
     low, high = 0.0, 1.0
     if values:
@@ -247,7 +241,7 @@ def _draw_line(
     attributes = Markup('class="line run{}" data-run="{}"').format(by.number, run)
     name = f"{run}_{by.number}_{by.turn}"
     groups = {f"pale{name}": (attributes, ""), f"bad{name}": (attributes, "not finite")}
-    if _has_means(series, style):
+    if has_means(series, style):
         hovered, mark = means(series, last_step=last_step, columns=MEANS), Markup(" data-means")
         axes.plot(*kept, **look, alpha=0.3, lw=1, gid=f"pale{name}")
     finite = [not math.isnan(value) for value in hovered.values]
