@@ -114,12 +114,6 @@ def test_a_half_without_errors_is_too_few():
     assert too_few(logits, right) and too_few(logits[:1], labels[:1])
 
 
-def test_the_temperature_of_drawn_labels_is_found():
-    logits, labels = drawn(20_000)
-    assert best_temperature(logits * 3, labels) == pytest.approx(3, rel=0.03)
-    assert calibration(logits, labels).ece < 0.02 < calibration(logits * 3, labels).ece
-
-
 @pytest.mark.parametrize("classes", [1000, 21841])
 def test_memory_beside_the_logits_is_bounded(classes):
     """Where 4,096 rows at once would be an array of 33 MB for 1,000 classes, or 716 MB."""

@@ -60,15 +60,6 @@ def groups(each=20):
     return (x + np.array([0, 40])[:, None, None]).reshape(-1, 8)
 
 
-def test_pca_equals_numpys():
-    x = groups()
-    values = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
-    found, expected = map_2d(x, "pca"), (values.U * values.S)[:, :2]
-    signs = np.sign(np.sum(found * expected, axis=0))
-    np.testing.assert_allclose(found, signs * expected, atol=1e-5 * np.abs(expected).max())
-    assert map_2d(np.ones((3, 1)), "pca").tolist() == [[0, 0]] * 3
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_groups_are_apart_and_the_same_twice(method):
     if method in PACKAGES:

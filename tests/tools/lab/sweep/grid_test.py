@@ -71,12 +71,6 @@ def test_fields_that_exclude_each_other_are_taken_back_as_in_a_training(given, t
     ]
 
 
-def test_a_point_is_the_arguments_of_a_training():
-    point = grid.Point(1, {"seed": "2"}, {"config": FILE, "optim.lr": "0.1"}, ("--x=y",))
-    expected = f"--config {FILE} --workdir a --config.optim.lr=0.1 --config.seed=2 --x=y"
-    assert point.arguments("a") == expected.split()
-
-
 def name_of(values):
     return grid.Point(1, values, {}).name
 

@@ -264,17 +264,6 @@ def test_no_image_of_the_test_is_read_nor_a_label(task, folder, tmp_path, monkey
     assert not [path for path in read if "/test/" in path]
 
 
-def test_the_held_out_part_is_prepared_as_a_config_that_adapts_has_it(task, monkeypatch):
-    about = models.Preprocess((32, 32), resize=36, interpolation="bicubic", crop=(32, 32))
-    monkeypatch.setattr(adapt.Facts, "preprocess", about)
-    monkeypatch.setattr(adapt.Facts, "num_examples", 30)
-    asked = task("--config.input.data_dir=d", RATES, config=FINETUNE, checkpoint="w")
-    for point in configs_of(tasks.choose_grid(asked, SPLITS, "w")):
-        assert "(32" in point.input.preprocess
-        assert point.evals["held_out"].preprocess.startswith("decode|resize_small(36")
-        assert point.checkpoint.best_metric is None
-
-
 @pytest.mark.parametrize(
     ("num_examples", "arguments", "derived"),
     [

@@ -1,8 +1,6 @@
 import numpy as np
-import pytest
 from PIL import Image
 
-from tests.messages import refused
 from vit_jax.models import Preprocess
 from vit_jax.tools.look.visualize import photos
 
@@ -31,16 +29,3 @@ def test_pixels_are_those_that_the_model_sees(tmp_path):
     inputs = np.stack(list(found.inputs()))
     np.testing.assert_allclose(inputs[0, 0, 0], [1, -1, -0.6], atol=1e-6)
     assert found.pixels(inputs)[0, 0, 0].tolist() == [255, 0, 51]
-
-
-@pytest.mark.parametrize("what", ["missing", "empty", "damaged"])
-def test_bad_images_give_a_message(tmp_path, what):
-    if what == "damaged":
-        (tmp_path / "bad.png").write_bytes(b"\x89PNG....")
-        found = photos.find([str(tmp_path)], PREPROCESS, None)
-        with refused("bad.png"):
-            list(found.inputs())
-        return
-    path = tmp_path / "x" if what == "missing" else tmp_path
-    with refused():
-        photos.find([str(path)], PREPROCESS, None)
