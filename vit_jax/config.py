@@ -565,8 +565,7 @@ class RunConfig:
 
     # Its fields are those of the family of its `name` (vit_jax/models).
     model: Annotated[
-        ModelConfig,
-        strict.ByValues(_find_model_section, functools.partial(_model_section, None)),
+        ModelConfig, strict.ByValues(_find_model_section, functools.partial(_model_section, None))
     ] = dataclasses.field(default_factory=_default_model)
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
     # How it learns; its fields are those of the dataclass of its `kind` (vit_jax/learning/methods).
@@ -575,8 +574,7 @@ class RunConfig:
     )
     # Its fields are those of the dataclass of its `kind` (vit_jax/learning/losses.py).
     loss: Annotated[
-        LossConfig,
-        strict.ByKind(functools.partial(LOSSES.get_named, "loss.kind"), SOFTMAX, LOSSES),
+        LossConfig, strict.ByKind(functools.partial(LOSSES.get_named, "loss.kind"), SOFTMAX, LOSSES)
     ] = dataclasses.field(default_factory=Softmax)
     # Further fields are those of an optimizer of others, and of the schedule.
     optim: Annotated[

@@ -264,10 +264,7 @@ class _Table:
         self._write(pa.Table.from_arrays(list(columns), schema=self._schema))
 
     def _write(self, part: pa.Table) -> None:
-        with (
-            writing("--output", self._file),
-            atomic_file(self._part(self.num_parts)) as temporary,
-        ):
+        with writing("--output", self._file), atomic_file(self._part(self.num_parts)) as temporary:
             about = {**self._schema.metadata, PART: str(self.num_parts)}
             part = part.replace_schema_metadata(about)
             parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)

@@ -15,12 +15,7 @@ from tests.messages import refused, told
 from vit_jax.core import waiting
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.learning.feed import (
-    SKIPPED_IMAGES,
-    BadImages,
-    Feed,
-    SkippedImages,
-)
+from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages, Feed, SkippedImages
 from vit_jax.train import train
 
 

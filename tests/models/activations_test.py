@@ -24,8 +24,7 @@ IMAGES = jax.random.normal(jax.random.key(1), (2, SIZE, SIZE, 3))
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"scan": True, "remat": "full"}, {"parallel": True}, {"pool": "map"}],
+    "fields", [{}, {"scan": True, "remat": "full"}, {"parallel": True}, {"pool": "map"}]
 )
 def test_of_a_vit(fields):
     model = make(**fields)

@@ -104,10 +104,7 @@ def test_an_image_of_pillow_is_refused_before_it_is_decoded(tmp_path):
     file = tmp_path / "large.png"
     Image.new("1", (11_000, 10_000)).save(file)
     file.write_bytes(file.read_bytes()[:200])  # decoding would find that it is truncated
-    with (
-        Image.open(file) as image,
-        refused("Image 3", "11000 x 10000"),
-    ):
+    with Image.open(file) as image, refused("Image 3", "11000 x 10000"):
         images.load(image, Preprocess(image_size=(8, 8), resize=(8, 8)), 3)
 
 

@@ -29,10 +29,7 @@ EVERYWHERE: dict[str, tuple[Any, Any]] = {
 DEPARTURES: dict[str, dict[str, tuple[Any, Any]]] = {
     "vit_s16_i1k": EVERYWHERE | {"evals.validation.every_steps": (None, 2500)},
     "vit_i1k": EVERYWHERE
-    | {
-        "evals.validation.every_steps": (None, 2500),
-        "model.pre_logits": (False, True),
-    },
+    | {"evals.validation.every_steps": (None, 2500), "model.pre_logits": (False, True)},
     "vit_i21k": EVERYWHERE | {"evals.test.every_steps": (None, 1000), "model.pool": ("cls", "avg")},
 }
 # Not in ours: the cadence of evaluations that here run only at the end; few-shot evaluations.

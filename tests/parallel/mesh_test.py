@@ -59,12 +59,7 @@ def test_unused_devices_are_reported(monkeypatch):
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        {"data": 0},
-        {"data": -1, "fsdp": -1},
-        {"data": -1, "fsdp": 3},
-        {"data": 5, "tensor": 2},
-    ],
+    [{"data": 0}, {"data": -1, "fsdp": -1}, {"data": -1, "fsdp": 3}, {"data": 5, "tensor": 2}],
     ids=str,
 )
 def test_sizes_that_do_not_fit_are_refused(sizes):

@@ -13,7 +13,7 @@ from vit_jax.train import train
 def test_versions_devices_and_settings(run_python):
     out = run_python("-m", "vit_jax", "info", MALLOC_ARENA_MAX="3").stdout
     assert [line.split(":")[0] for line in out.splitlines()] == [
-        *("- versions", "- system", "- devices", "- settings"),
+        *("- versions", "- system", "- devices", "- settings")
     ]
     assert (
         f"vit_jax {vit_jax.__version__}" in out and "jax 0." in out and "MALLOC_ARENA_MAX=3" in out

@@ -9,13 +9,7 @@ from etils import epath
 from tests.messages import refused
 from vit_jax.core import files
 from vit_jax.store import workdir
-from vit_jax.store.workdir import (
-    MayDiffer,
-    WorkdirRecord,
-    check_owner,
-    check_workdir,
-    write_record,
-)
+from vit_jax.store.workdir import MayDiffer, WorkdirRecord, check_owner, check_workdir, write_record
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},

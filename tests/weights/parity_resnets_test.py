@@ -187,9 +187,7 @@ def test_hugging_faces_bit(hf, tmp_path, same):
 
 
 @pytest.mark.parametrize(
-    ("num_classes", "weight_epsilon"),
-    [(3, 0.05), (0, 1e-8)],
-    ids=["another_epsilon", "backbone"],
+    ("num_classes", "weight_epsilon"), [(3, 0.05), (0, 1e-8)], ids=["another_epsilon", "backbone"]
 )
 def test_written_models_load_in_transformers(hf, tmp_path, bit, num_classes, weight_epsilon):
     ours = bit(num_classes=num_classes, weight_epsilon=weight_epsilon)

@@ -23,14 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.cluster.members import (
-    SAME_SECRET,
-    Cluster,
-    Member,
-    OtherSecret,
-    Secret,
-    local_member,
-)
+from vit_jax.cluster.members import SAME_SECRET, Cluster, Member, OtherSecret, Secret, local_member
 from vit_jax.core.errors import PeerLost, UserError
 
 RETRY_SECS = 0.5

@@ -55,10 +55,7 @@ def use_rules(rules: Rules) -> Iterator[None]:
 
 
 def to_spec(
-    names: Sequence[str | None],
-    shape: Sequence[int],
-    rules: Rules,
-    mesh_shape: Mapping[str, int],
+    names: Sequence[str | None], shape: Sequence[int], rules: Rules, mesh_shape: Mapping[str, int]
 ) -> PartitionSpec:
     """PartitionSpec for the logical names of an array's axes. Raises KeyError without a rule.
 
@@ -73,10 +70,7 @@ def to_spec(
 
 
 def sharded_over(
-    names: Sequence[str | None],
-    shape: Sequence[int],
-    rules: Rules,
-    mesh_shape: Mapping[str, int],
+    names: Sequence[str | None], shape: Sequence[int], rules: Rules, mesh_shape: Mapping[str, int]
 ) -> list[tuple[str, ...]]:
     """The mesh axes that each axis of an array is sharded over."""
     over = [
@@ -107,10 +101,7 @@ class UnshardedAxis(NamedTuple):
 
 
 def unsharded(
-    names: Sequence[str | None],
-    shape: Sequence[int],
-    rules: Rules,
-    mesh_shape: Mapping[str, int],
+    names: Sequence[str | None], shape: Sequence[int], rules: Rules, mesh_shape: Mapping[str, int]
 ) -> list[UnshardedAxis]:
     """Axes that `to_spec` shards less than the rules say, unless others are sharded instead."""
     less = []

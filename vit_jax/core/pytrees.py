@@ -70,11 +70,7 @@ def stack_name(name: str) -> str:
 
 
 # Several projections to H heads of K side by side: kernels [D, n, H, K], biases [n, H, K].
-PROJECTIONS = {
-    "qkv": ("query", "key", "value"),
-    "query": ("query",),
-    "key_value": ("key", "value"),
-}
+PROJECTIONS = {"qkv": ("query", "key", "value"), "query": ("query",), "key_value": ("key", "value")}
 
 LORA_A, LORA_B = "lora_a", "lora_b"  # last parts of the names of a kernel's adapter
 

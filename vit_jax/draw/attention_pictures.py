@@ -233,11 +233,7 @@ def draw_overlays(
 
 @style.styled
 def draw_attention(
-    photo: np.ndarray,
-    weights: np.ndarray,
-    *,
-    query: tuple[int, int] | None,
-    layer: int,
+    photo: np.ndarray, weights: np.ndarray, *, query: tuple[int, int] | None, layer: int
 ) -> Figure:
     """Draws the attention of each head over a photo [H, W, 3], uint8 or from 0 to 1.
 
@@ -365,10 +361,7 @@ def draw_norms(
 
 @style.styled
 def draw_norms_by_layer(
-    of_patches: np.ndarray,
-    *,
-    others: Mapping[str, np.ndarray],
-    threshold: float,
+    of_patches: np.ndarray, *, others: Mapping[str, np.ndarray], threshold: float
 ) -> Figure:
     """Draws the spread of patches' norms over layers, and the norms of all other tokens.
 

@@ -74,8 +74,7 @@ class ClassificationConfig(EvalConfig):
     )
 
     metrics: tuple[str, ...] = field(
-        (),
-        f"further numbers: {words(METRICS)}, or those of [plug-ins](plugins.md#a-metric)",
+        (), f"further numbers: {words(METRICS)}, or those of [plug-ins](plugins.md#a-metric)"
     )
     wrong_images: int = field(
         12,

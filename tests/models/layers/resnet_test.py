@@ -6,13 +6,7 @@ from flax import nnx
 
 from vit_jax.core import pytrees
 from vit_jax.models.layers.linear import FLOAT32, Precision
-from vit_jax.models.layers.resnet import (
-    ResNet,
-    ResNetSpec,
-    convolve,
-    padding,
-    standardized,
-)
+from vit_jax.models.layers.resnet import ResNet, ResNetSpec, convolve, padding, standardized
 from vit_jax.models.layers.stack import unit_input_bytes
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -129,13 +123,7 @@ def unrolled(drawn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scan", "remat"),
-    [
-        (True, "none"),
-        (False, "full"),
-        (False, "dots"),
-        (True, "full"),
-    ],
+    ("scan", "remat"), [(True, "none"), (False, "full"), (False, "dots"), (True, "full")]
 )
 def test_ways_to_run_the_units_agree(scan, remat, unrolled, drawn):
     expected_y, expected = unrolled

@@ -20,10 +20,7 @@ WEIGHTS = Path(__file__).parents[4] / "shared/data/vit_ti16_augreg"
 FEWEST = 12
 BOXES = json.loads((Path(__file__).parent / "boxes.json").read_text())["boxes"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"needs {WEIGHTS}"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"needs {WEIGHTS}")]
 
 
 def centre_of_mass(maps):

@@ -42,11 +42,7 @@ params = jax.tree.unflatten(structure, [jnp.asarray(inputs[f"params/{name}"]) fo
 tx, _ = bv_optax.make(
     config,
     params,
-    sched_kw={
-        "total_steps": len(images),
-        "batch_size": config.input.batch_size,
-        "data_size": 1000,
-    },
+    sched_kw={"total_steps": len(images), "batch_size": config.input.batch_size, "data_size": 1000},
 )
 
 

@@ -27,8 +27,4 @@ within = efficient_CKA.MinibatchCKA(3, dtype=tf.float64)
 between = efficient_CKA.MinibatchCKA(3, 3, across_models=True, dtype=tf.float64)
 within.update_state(one)
 between.update_state_across_models(one, other)
-np.savez(
-    sys.argv[2],
-    within=within.result().numpy(),
-    between=between.result().numpy(),
-)
+np.savez(sys.argv[2], within=within.result().numpy(), between=between.result().numpy())

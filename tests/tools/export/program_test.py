@@ -97,10 +97,7 @@ def test_the_command(toy, tmp_path, run_python, to):
     [
         (("--to=stablehlo", "--batch_size=3"), "--batch_size is for --to=tflite alone"),
         (("--to=onnx", "--platforms=cpu"), "--platforms is for --to=stablehlo alone"),
-        (
-            ("--to=huggingface", "--dtype=bfloat16"),
-            "--dtype is for --to=stablehlo alone",
-        ),
+        (("--to=huggingface", "--dtype=bfloat16"), "--dtype is for --to=stablehlo alone"),
         (("--to=stablehlo", "--platforms="), "--platforms is empty"),
         (("--to=onnx",), "--output="),  # of another ending
         (("--output=docs",), "docs is there already"),

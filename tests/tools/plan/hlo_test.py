@@ -5,13 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.messages import refused
-from vit_jax.tools.plan.hlo import (
-    Collective,
-    Kernel,
-    collectives,
-    instructions,
-    kernels,
-)
+from vit_jax.tools.plan.hlo import Collective, Kernel, collectives, instructions, kernels
 
 LOOPS = """HloModule step, is_scheduled=true
 

@@ -133,8 +133,7 @@ NO_ADDRESSES = (
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    (MISTAKES | dict.fromkeys(NO_ADDRESSES, "https://HOST/PATH")).items(),
+    ("name", "message"), (MISTAKES | dict.fromkeys(NO_ADDRESSES, "https://HOST/PATH")).items()
 )
 def test_mistakes_in_names(name, message):
     with refused(message) as raised:

@@ -14,12 +14,7 @@ import jax.numpy as jnp
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import COUNT, field
-from vit_jax.learning.losses import (
-    MIXING_FIELDS,
-    main_labels,
-    softmax_cross_entropy,
-    top_k_correct,
-)
+from vit_jax.learning.losses import MIXING_FIELDS, main_labels, softmax_cross_entropy, top_k_correct
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 
 

@@ -36,12 +36,7 @@ def decays(name: str) -> bool:
 
 
 def rule(
-    name: str,
-    arguments: Sequence[str],
-    *,
-    schedule: Schedule,
-    weight_decay: float,
-    mask: Any,
+    name: str, arguments: Sequence[str], *, schedule: Schedule, weight_decay: float, mask: Any
 ) -> optax.GradientTransformation:
     """The rule of this name, whose updates are multiplied by -schedule(step).
 

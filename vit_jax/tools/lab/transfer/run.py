@@ -73,10 +73,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
             tasks.metric_key(task, tested),
             results.over_seeds(rows, tested),
             task.seeds,
-            [
-                *progress.failures(choose_rows, f"{CHOOSE}/"),
-                *progress.failures(rows, f"{FINAL}/"),
-            ],
+            [*progress.failures(choose_rows, f"{CHOOSE}/"), *progress.failures(rows, f"{FINAL}/")],
         )
         every = {CHOOSE: choose_rows, FINAL: rows}
         page = results.page(folder.name, result, every)
