@@ -146,7 +146,7 @@ def test_common_fields_cannot_change(points, arguments, names):
 def test_all_mistakes_are_reported_at_once(points, tmp_path):
     said = ("no field sed", "optim.lr takes a number, got 'x'", "not inside brackets")
     with refused(*said):
-        points("--config.optim.lr=1e-3,x", "--config.sed=1", "--config.input.mean=.5,.4")
+        points("--config.optim.lr=1e-3,x", "--config.sed=1", "--config.input.mean=a,.4")
     assert not list(tmp_path.iterdir())
 
 
