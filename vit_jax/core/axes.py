@@ -86,18 +86,12 @@ def sharded_over(
 
 
 class UnshardedAxis(NamedTuple):
-    """An array axis that is replicated along mesh axes that do not divide it.
-
-    Attributes:
-      name, size: the array axis.
-      over: the mesh axes of its rule, without mesh axes of size 1.
-      replicated: the mesh axes among them along which it is not sharded.
-    """
+    """An array axis that is replicated along mesh axes that do not divide it."""
 
     name: str
     size: int
-    over: tuple[str, ...]
-    replicated: tuple[str, ...]
+    over: tuple[str, ...]  # the mesh axes of its rule, without mesh axes of size 1
+    replicated: tuple[str, ...]  # the mesh axes among them along which it is not sharded
 
 
 def unsharded(

@@ -26,14 +26,10 @@ MAX_SHOWN = 5  # files waited for, in a message
 
 
 class BadImages:
-    """Bad images that were skipped, each once: its file and its fault.
-
-    Attributes:
-      files: in the order in which they were first read.
-    """
+    """Bad images that were skipped, each once: its file and its fault."""
 
     def __init__(self) -> None:
-        self.files: list[str] = []
+        self.files: list[str] = []  # in the order in which they were first read
         self._met: set[int] = set()
         self._told = 0
 
@@ -146,11 +142,6 @@ class Feed:
       bad_images: collects the bad images; default: a new, empty one.
       finish: makes a batch of these arrays on the devices; default: they are the batch. It is
         called where the feed is iterated over, so that all processes do so in the same order.
-
-    Attributes:
-      wait_secs: how long the caller has waited for batches so far.
-      skipped_images: how many images of this host had to be skipped in the batches handed out.
-      unread: the first step whose batch could not be read, and why.
     """
 
     def __init__(
@@ -168,8 +159,9 @@ class Feed:
         self._closed = threading.Event()
         self.bad_images = BadImages() if bad_images is None else bad_images
         self._finish = finish
-        self.wait_secs = 0.0
-        self.skipped_images = 0
+        self.wait_secs = 0.0  # how long the caller has waited for batches so far
+        self.skipped_images = 0  # of this host, in the batches handed out
+        # The first step whose batch could not be read, and why.
         self.unread: tuple[int, UserError] | None = None
         self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
         self._thread.start()

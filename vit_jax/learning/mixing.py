@@ -12,22 +12,14 @@ import jax.numpy as jnp
 
 
 class Mixing(NamedTuple):
-    """The kinds of mixing, and how often; with both alphas 0, none.
+    """The kinds of mixing, and how often; with both alphas 0, none."""
 
-    Attributes:
-      mixup, cutmix: alphas of Beta distributions; 0: off.
-      cutmix_share: of what is mixed, where both are on; 0.5 in DeiT's code (arXiv 2012.12877).
-      mix_probability: that a batch, or what `mix_mode` says, is mixed at all.
-      mix_mode: what has draws of its own, a key of MODES.
-      mix_until: part of the training, of 1, behind which nothing is mixed.
-    """
-
-    mixup: float
-    cutmix: float
-    cutmix_share: float
-    mix_probability: float
-    mix_mode: str
-    mix_until: float
+    mixup: float  # alpha of a Beta distribution; 0: off
+    cutmix: float  # likewise
+    cutmix_share: float  # of what is mixed, where both are on; 0.5 in DeiT's code, arXiv 2012.12877
+    mix_probability: float  # that a batch, or what `mix_mode` says, is mixed at all
+    mix_mode: str  # what has draws of its own, a key of MODES
+    mix_until: float  # part of the training, of 1, behind which nothing is mixed
 
 
 # Mode -> examples of a batch of B that share their draws. Of a pair, either is the other's partner.

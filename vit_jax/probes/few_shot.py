@@ -27,18 +27,13 @@ _ROWS = 4096  # of a product in float64
 
 
 class Factorised(NamedTuple):
-    """Least squares of one set of examples, to be solved for any l2.
+    """Least squares of one set of examples, for any l2; R is the smaller of N and D + 1."""
 
-    Attributes:
-      left: [D + 1, R]; `right`: [R, C]; `eigenvalues`: [R]; R is the smaller of N and D + 1.
-      mean, deviation: [D], of the examples.
-    """
-
-    left: np.ndarray
-    right: np.ndarray
-    eigenvalues: np.ndarray
-    mean: np.ndarray
-    deviation: np.ndarray
+    left: np.ndarray  # [D + 1, R]
+    right: np.ndarray  # [R, C]
+    eigenvalues: np.ndarray  # [R]
+    mean: np.ndarray  # [D], of the examples
+    deviation: np.ndarray  # the same
 
     def solve(self, l2: float) -> np.ndarray:
         """Weights, [D + 1, C] float64; those of the bias are last."""

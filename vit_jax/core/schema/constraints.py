@@ -12,18 +12,12 @@ from vit_jax.core.schema import strict
 
 
 class Constraint(NamedTuple):
-    """A rule that a config of legal values may break.
+    """A rule that a config of legal values may break."""
 
-    Attributes:
-      field: the one to change, such as "input.repeats"; its value stands before the rule.
-      is_broken: config -> whether it is; a truth value of any type.
-      rule: a predicate and what to change; {section.field} stands for the value of that field.
-      nearest: config -> the nearest value that is valid, which the message ends with.
-    """
-
-    field: str
-    is_broken: Callable[[Any], Any]
-    rule: str
+    field: str  # the one to change, such as "input.repeats"; its value stands before the rule
+    is_broken: Callable[[Any], Any]  # config -> whether it is; a truth value of any type
+    rule: str  # a predicate and what to change; {section.field} stands for the value of that field
+    # Config -> the nearest value that is valid, which the message ends with.
     nearest: Callable[[Any], Any] | None = None
 
     def check(self, config: Any) -> None:

@@ -81,13 +81,7 @@ class PrototypeHead(nnx.Module):
 
 
 class Heads(nnx.Module):
-    """The heads, which are trained beside the model.
-
-    Attributes:
-      images: of the features of whole views.
-      patches: of patches' tokens; only with a loss on them, as is `mask`.
-      mask: the embedding in place of a masked patch.
-    """
+    """The heads, which are trained beside the model: of features of whole views, and of patches."""
 
     def __init__(self, method: "DINO", spec: Any, rngs: nnx.Rngs):
         sizes: dict[str, Any] = {
@@ -98,6 +92,7 @@ class Heads(nnx.Module):
         self.images = PrototypeHead(spec, spec.features, **sizes, rngs=rngs)
         if method.patch_weight:
             self.patches = PrototypeHead(spec, spec.width, **sizes, rngs=rngs)
+            # The embedding in place of a masked patch.
             self.mask = param(initializers.zeros, (spec.width,), (WIDTH,), None)
 
 

@@ -32,16 +32,12 @@ Padding = tuple[tuple[int, int], tuple[int, int]]  # before and after, for rows 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResNetSpec(StackSpec):
-    """The fields of a ResNet; the defaults match the released BiTs.
+    """The fields of a ResNet; the defaults match the released BiTs."""
 
-    Attributes:
-      pre_activation: norm and relu before each convolution, nothing after the sum
-        (arXiv 1603.05027: BiT); or after each, and a relu after the sum (the hybrids).
-      pad: a kind of `padding`.
-    """
-
+    # Norm and relu before each convolution, nothing after the sum (arXiv 1603.05027: BiT); or after
+    # each, and a relu after the sum (the hybrids).
     pre_activation: ClassVar[bool] = True
-    pad: ClassVar[str] = "fixed"
+    pad: ClassVar[str] = "fixed"  # a kind of `padding`
     units: tuple[int, ...] = field(
         (), "of each stage of a ResNet, such as `3,4,6,3`", bounds=COUNT, trained=IN_SHAPES,
         elsewhere=ANY,

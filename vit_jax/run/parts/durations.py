@@ -12,24 +12,17 @@ from vit_jax.learning.clock import Cadence
 
 @dataclasses.dataclass(frozen=True)
 class Durations:
-    """The length of a run, and when its events are due, in steps.
-
-    Attributes:
-      log, save: a step's number -> whether it is followed by a row of the log, by a checkpoint.
-      histograms: a step's number -> whether histograms are made of it.
-      shows_batch: a step's number -> whether its batch is drawn.
-      skips: a step's number -> whether its batch is left out (input.skip_steps).
-    """
+    """The length of a run; whether something is due at or after a step, by its number."""
 
     total_steps: int
     warmup_steps: int
     cooldown_steps: int
     steps_per_epoch: float
-    log: Cadence
-    save: Cadence
+    log: Cadence  # a row
+    save: Cadence  # a checkpoint
     histograms: Callable[[int], bool]
-    shows_batch: Callable[[int], bool]
-    skips: Callable[[int], bool]
+    shows_batch: Callable[[int], bool]  # whether its batch is drawn
+    skips: Callable[[int], bool]  # whether its batch is left out (input.skip_steps)
 
     def check_start(self, step: int, workdir: epath.Path) -> None:
         """Raises UserError if a run that is at `step` is already beyond this plan."""

@@ -39,21 +39,16 @@ class Cap:
 
 
 class Projected(NamedTuple):
-    """The inputs of attention.
-
-    Attributes:
-      query, key, value: [B, N, H, K].
-      bias: [B, H, N, N], added to the logits; [1, H, N, N] if it is the same for all images.
-      qkv: the three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
-      cap: acts on the logits before the bias: `unchanged` or a `Cap`.
-    """
+    """The inputs of attention; query, key and value are [B, N, H, K]."""
 
     query: jax.Array
     key: jax.Array
     value: jax.Array
+    # [B, H, N, N], added to the logits; [1, H, N, N] if it is the same for all images.
     bias: jax.Array | None
+    # The three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
     qkv: jax.Array | None
-    cap: Logits = unchanged
+    cap: Logits = unchanged  # acts on the logits before the bias: `unchanged` or a `Cap`
 
     @property
     def acts(self) -> frozenset[str]:
