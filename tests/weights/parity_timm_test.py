@@ -1,5 +1,6 @@
 """timm's families of ViTs, in and out: random weights of its code at reduced depth and width."""
 
+import numpy as np
 import pytest
 
 from tests.weights.agreement import (
@@ -14,6 +15,7 @@ from vit_jax import weights
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
+ACTIVATIONS = 1e-5  # of the largest; float32, sums in another order
 SIZES = {"img_size": 8, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2}
 # One of each kind of architecture.
 NAMES = (
@@ -63,6 +65,32 @@ def test_an_eva_comes_in_and_goes_out_again(timm, tmp_path, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_architecture_comes_in_and_goes_out_again(timm, tmp_path, name):
     there_and_back(timm, tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_base_patch16_224", "vit_base_patch16_reg4_gap_256", "vit_giant_patch14_reg4_dinov2",
+        "beit_base_patch16_224", "vit_relpos_base_patch16_clsgap_224",
+        "vit_small_patch16_dinov3_qkvb", "eva02_tiny_patch14_224",
+    ],
+)  # fmt: skip
+def test_activations_are_timms_intermediates(timm, tmp_path, name):
+    theirs = randomise(timm.create_model(name, num_classes=3, **SIZES))
+    save_timm(tmp_path / "in", theirs, architecture=name, model_args=SIZES)
+    model = weights.load(tmp_path / "in")
+    images = some_images(*model.preprocess.image_size)
+    with torch.no_grad():
+        last, each = theirs.forward_intermediates(
+            in_torch(images), output_fmt="NLC", return_prefix_tokens=True
+        )
+        prefixed = isinstance(each[0], tuple)
+        each = [torch.cat(parts[::-1], dim=1) for parts in each] if prefixed else each
+    assert len(each) == SIZES["depth"]
+    found = model.activations(images, ["blocks/0", "blocks/1", "norm"])
+    for ours, x in zip(found.values(), (*each, last), strict=True):
+        atol = ACTIVATIONS * float(x.abs().max())
+        np.testing.assert_allclose(ours, x.numpy(), atol=atol, rtol=0)
 
 
 def there_and_back(timm, folder, name, **others):

@@ -13,6 +13,7 @@ def test_a_run_and_how_it_developed(digits_run, tmp_path, run_python):
     done = run_python(
         *COMMAND, f"--checkpoint={digits_run}", "--images=docs/digits", f"--output={tmp_path}/o",
         "--steps=all", "--max_images=4", f"--compare={digits_run}/checkpoints/2",
+        "--at=blocks/0/mlp",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "first_distance_px" in done.stdout
@@ -25,6 +26,7 @@ def test_a_run_and_how_it_developed(digits_run, tmp_path, run_python):
     page = (tmp_path / "o" / "index.html").read_text()
     assert {*re.findall(r"<code>([\w.-]+)</code>", page)} == files - {"index.html"}
     assert 'src="http' not in page
+    assert "What the model has at blocks/0/mlp of each patch" in page
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_a_run_and_how_it_developed(digits_run, tmp_path, run_python):
         ),
         (["--max_images=3", "--compare=RUN"], "--compare takes 4 images or more, and 3 are shown"),
         (["--compare=docs"], "No checkpoint in docs"),
+        (["--at=blocks/1"], "no activation 'blocks/1'"),
         (["--image_size=9"], "Image size .9, 9. does not divide .* nearest: .8, 8."),
     ],
 )

@@ -2,11 +2,41 @@
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.draw.drawn import LONG, check, photos
-from vit_jax.tools.look.visualize.features import draw_cka, draw_features, draw_map, draw_neighbours
+from tests.messages import refused
+from vit_jax import models
+from vit_jax.tools.look.visualize.features import (
+    draw_cka,
+    draw_features,
+    draw_map,
+    draw_neighbours,
+    patch_features,
+)
 
+ROUNDING = 1e-5  # another program computes the same
 rng = np.random.default_rng(0)
+
+
+def toy():
+    small = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2, "registers": 3}
+    return models.create("ViT-Ti/4", num_classes=5, image_size=(8, 12), rngs=nnx.Rngs(0), **small)
+
+
+@pytest.mark.parametrize("at", ["norm", "patches", "blocks/0", "blocks/1/mlp"])
+def test_patches_at_an_activation(at):
+    model, images = toy(), rng.normal(size=(3, 8, 12, 3)).astype(np.float32)
+    found = patch_features(model, images, at)
+    tokens = np.asarray(model.activations(images, [at])[at])
+    assert found.shape == (3, 2, 3, 16)
+    np.testing.assert_allclose(found.reshape(3, 6, 16), tokens[:, -6:], atol=ROUNDING)
+
+
+@pytest.mark.parametrize("at", ["logits", "features"])
+def test_an_activation_without_patches_is_refused(at):
+    with refused(f"--at={at}", "patches"):
+        patch_features(toy(), np.zeros((1, 8, 12, 3), np.float32), at)
 
 
 @pytest.mark.parametrize("number", [1, 4])
