@@ -52,14 +52,12 @@ def sam(monkeypatch):
     plugins.add("optimizers", "sam", SAM)
 
 
-def trees(number=5):
-    """Parameters and gradients of two layers and a head: in layers, one by one."""
+def trees(number=5, layers=2):
+    """Parameters and gradients of some layers and a head: in layers, one by one."""
     rng = np.random.default_rng(1)
     layer = lambda: {"kernel": rng.normal(size=(6, 4)), "bias": rng.normal(size=4)}
-    return [
-        jax.tree.map(jnp.float32, {"blocks": {"0": layer(), "1": layer()}, "head": layer()})
-        for _ in range(number)
-    ]
+    blocks = lambda: {str(i): layer() for i in range(layers)}
+    return [jax.tree.map(jnp.float32, {"blocks": blocks(), "head": layer()}) for _ in range(number)]
 
 
 def stacked(tree):
@@ -100,6 +98,14 @@ CASES = {
     "over_all": (
         ("optim.name=optax:contrib.prodigy", "optim.arguments=['betas=(0.9, 0.99)']"),
         lambda: optax.contrib.prodigy(schedule, betas=(0.9, 0.99)),
+    ),
+    "decays_of_matrices": (
+        ("optim.name=optax:lamb", "optim.weight_decay=0.3"),
+        lambda: optax.lamb(schedule, weight_decay=0.3, mask=kernels),
+    ),
+    "decays_by_another_name": (
+        ("optim.name=optax:lars", "optim.weight_decay=0.3"),
+        lambda: optax.lars(schedule, weight_decay=0.3, weight_decay_mask=kernels),
     ),
     "of_matrices": (("optim.name=optax:novograd",), lambda: optax.novograd(schedule)),
     "plug_in": (
@@ -222,6 +228,16 @@ def test_what_cannot_be_used_is_refused(tiny_run, sam, overrides, named):
         config = tiny_run(*overrides)
         configs.check_constraints(config)
         updates.optimizer(config.optim, schedule)
+
+
+@pytest.mark.parametrize("sides", [2, 3, 4, 5, 128])
+def test_layers_are_no_rows_to_a_rule_that_factors_arrays(sides):
+    """By a side from which on arrays are factored, biases of 5 layers were, and off by 0.2."""
+    rule = optax.chain(optax.scale_by_factored_rms(min_dim_size_to_factor=sides), optax.scale(-LR))
+    params, *gradients = trees(layers=5)
+    expected = stacked(trained(rule, params, gradients))
+    found = trained(matrices.by_layer(rule), stacked(params), list(map(stacked, gradients)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=ROUNDING), found, expected)
 
 
 @pytest.mark.parametrize(

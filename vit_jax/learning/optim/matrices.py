@@ -14,7 +14,6 @@ So each block of a stack is updated independently. With `joint` projections, que
 are one matrix [D, 3 * H * K], as in other frameworks.
 """
 
-import functools
 import math
 import operator
 from typing import Any, NamedTuple
@@ -79,14 +78,16 @@ def join(
 def per_matrix(
     transformation: optax.GradientTransformation, *, joint: bool = False
 ) -> optax.GradientTransformation:
-    """`transformation` applied to every matrix independently.
+    """`transformation` applied to every matrix independently, as a tree of one array by its name.
 
     Its state is the transformation's, with a tree like the parameters' in place of each array;
     their leading axis is the one that `split` makes.
     """
     number = jax.ShapeDtypeStruct((), jnp.float32)
-    cut = functools.partial(split, joint=joint)
     structure: Any = jax.tree.structure(jax.eval_shape(transformation.init, number))
+
+    def cut(name: str, x: jax.Array) -> Any:
+        return pytrees.unflatten({name: split(name, x, joint=joint)})
 
     def init(params: Any) -> Any:
         def array(i: int) -> Any:
@@ -99,11 +100,13 @@ def per_matrix(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         def one(name: str, update: jax.Array, param: jax.Array, *arrays: jax.Array) -> Any:
-            before = structure.unflatten(arrays)
-            update_, after = jax.vmap(transformation.update)(
-                cut(name, update), before, cut(name, param)
+            matrices = cut(name, param)
+            layout: Any = jax.tree.structure(jax.eval_shape(transformation.init, matrices))
+            done, after = jax.vmap(transformation.update)(
+                cut(name, update), layout.unflatten(arrays), matrices
             )
-            return join(name, update_, param.shape, joint=joint), *jax.tree.leaves(after)
+            (update,) = jax.tree.leaves(done)
+            return join(name, update, param.shape, joint=joint), *jax.tree.leaves(after)
 
         done = pytrees.map_named(one, updates, params, *structure.flatten_up_to(state))
         outer: Any = jax.tree.structure(updates)
@@ -133,7 +136,7 @@ def by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation
     trees = [_example_layers(rng, sizes) for sizes in _SIZES]
     try:
         expected = _updates(rule, trees)
-        for candidate in (rule, per_matrix(rule)):
+        for candidate in [rule] * _keeps_layers_apart(rule) + [per_matrix(rule)]:
             updates = map(_unstacked_layers, _updates(candidate, list(map(_stacked_layers, trees))))
             if all(jax.tree.leaves(jax.tree.map(_are_close, list(updates), expected))):
                 return candidate
@@ -142,6 +145,24 @@ def by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation
     raise UserError("updates a stack of layers in another way than layers one by one.")
 
 
+def _keeps_layers_apart(rule: optax.GradientTransformation) -> bool:
+    """Returns whether the rule has the state of a layer for each layer in a large stack.
+
+    A rule that factors arrays by their sides may take layers for rows.
+    """
+    shapes = {"kernel": (_SIDE, _SIDE), "bias": (_SIDE,)}
+
+    def state(*layers: int) -> list[Any]:
+        layer = {k: jax.ShapeDtypeStruct((*layers, *x), jnp.float32) for k, x in shapes.items()}
+        return jax.tree.leaves(jax.eval_shape(rule.init, {"blocks": {"block": layer}}))
+
+    return all(
+        of_stack.shape in (of_layer.shape, (_SIDE, *of_layer.shape))
+        for of_stack, of_layer in zip(state(_SIDE), state(), strict=True)
+    )
+
+
+_SIDE = 100  # and layers: more than a model has, and fewer than optax factors by default
 # Of each of two layers and a head: of the parameters, then of gradients.
 _SIZES = ((1, 100, 1), (1, 1, 1), (30, 1, 1), (1, 1e-3, 1), (1e-3, 1, 100), (1e3, 1, 1))
 

@@ -180,12 +180,13 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
     def init(_: jax.Array) -> TrustRatio:
         return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))
 
-    def update(update: jax.Array, state: TrustRatio, param: jax.Array) -> tuple[Any, TrustRatio]:
-        norm, update_norm = jnp.linalg.norm(param), jnp.linalg.norm(update)
+    def update(update: Any, state: TrustRatio, param: Any) -> tuple[Any, TrustRatio]:
+        norm, update_norm = optax.tree.norm(param), optax.tree.norm(update)
         adapts = state.adapts & (norm != 0)
         in_use = adapts & (update_norm != 0) & (weight_decay != 0)
         ratio = jnp.where(in_use, norm / jnp.where(in_use, update_norm, 1.0), 1.0)
-        return ratio.astype(update.dtype) * update, TrustRatio(adapts, ratio.astype(jnp.float32))
+        update = jax.tree.map(lambda u: ratio.astype(u.dtype) * u, update)
+        return update, TrustRatio(adapts, ratio.astype(jnp.float32))
 
     from vit_jax.learning.optim import matrices
 
