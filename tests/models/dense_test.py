@@ -11,6 +11,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.draw import masks as pictures
 from vit_jax.models import dense
+from vit_jax.models.head import num_image_classes
 
 SAME_MATH = 1e-5
 TINY = {"depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2}
@@ -36,6 +37,15 @@ def test_a_linear_head_is_a_batch_norm_and_a_product_of_each_patch(fields):
         logits = made(images, train=train, rngs=jax.random.key(2))
         wanted = normed @ np.asarray(made.head.classes.kernel[...])
         np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_features_of_an_image_are_the_mean_of_its_patches():
+    """As rows of `embed` and neighbours need them, one vector an image."""
+    made = model("linear", registers=2)
+    images = jax.random.normal(jax.random.key(1), (3, 16, 16, 3))
+    expected = made.tokens(images)[:, -16:].mean(axis=1)
+    np.testing.assert_allclose(made.features(images), expected, rtol=SAME_MATH, atol=SAME_MATH)
+    assert num_image_classes(made) == 0
 
 
 def test_a_convolutional_head_upsamples_by_4():

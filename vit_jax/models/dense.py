@@ -36,6 +36,10 @@ class Patches(Pooling):
         """[B, N, D] -> [B, N - first, D]."""
         return x[:, self.first :]
 
+    def of_image(self, features: jax.Array) -> jax.Array:
+        """[B, N - first, D] -> [B, D]: their mean."""
+        return jnp.mean(features, axis=1, dtype=jnp.float32)
+
 
 class DenseHead(nnx.Module):
     """What dense heads have in common."""

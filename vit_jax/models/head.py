@@ -37,6 +37,11 @@ def has_sigmoids(spec: Any) -> bool:
     return getattr(spec, "probabilities", "softmax") == "sigmoid"
 
 
+def num_image_classes(model: Any) -> int:
+    """Number of classes that images may have; 0 without a head, or with one for each place."""
+    return 0 if getattr(model.spec, "dense", None) else model.num_classes
+
+
 def probabilities(model: Any, logits: jax.Array) -> jax.Array:
     """[..., C] -> float32 [..., C]: how probable the classes are, by the model's field."""
     logits = logits.astype(jnp.float32)

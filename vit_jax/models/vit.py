@@ -210,8 +210,11 @@ class ViT(Classifier):
     # --- other outputs than logits, and two heads
 
     def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: the head's input; of two heads, theirs side by side."""
-        return self._features(images, None)
+        """[B, H, W, 3] -> [B, D]: the head's input; of two heads, theirs side by side.
+
+        Of a dense head, which sees patches, their mean.
+        """
+        return self.pooling.of_image(self._features(images, None))
 
     def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
         """[B, H, W, 3] -> [B, N, D] after the last norm: class token, registers, patches.

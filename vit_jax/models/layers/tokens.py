@@ -83,6 +83,10 @@ class Pooling(nnx.Module):
         """The last block's result, block(*inputs), which may be without tokens that it ignores."""
         return block(*inputs)
 
+    def of_image(self, features: jax.Array) -> jax.Array:
+        """Its result -> features of the image, [B, D] or [B, 2 D]."""
+        return features
+
 
 class FirstTokens(Pooling):
     """The first tokens, side by side; the last block need not compute the others."""

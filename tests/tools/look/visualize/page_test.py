@@ -142,7 +142,7 @@ def test_what_is_asked_for_has_to_be_there(folder):
 
 
 def test_a_class_is_known_by_any_of_its_names():
-    model = SimpleNamespace(num_classes=4)
+    model = SimpleNamespace(num_classes=4, spec=None)
     names = ("n01440764 tench, Tinca tinca", "n01514668 cock", "street sign", "1")
     for asked in ("cock", "n01514668", "n01514668 cock"):
         assert find_class(asked, model, names) == 1

@@ -15,6 +15,7 @@ from vit_jax.core.metric_names import readable, words
 from vit_jax.draw import attention_pictures, html_page, weight_pictures
 from vit_jax.draw.attention_pictures import Question
 from vit_jax.draw.html_page import Findings
+from vit_jax.models.head import num_image_classes
 from vit_jax.probes import principal
 from vit_jax.store import workdir
 from vit_jax.tools.look.visualize import features
@@ -69,7 +70,8 @@ def sections(
 
 def find_class(requested: str, model: Any, names: Sequence[str] | None) -> int:
     """Finds a class of the model by its name, a part of "n01 cock, hen", or else its number."""
-    number, every = model.num_classes or 0, names or ()
+    number = num_image_classes(model)
+    every = names if names and number else ()
     places = [place for place, name in enumerate(every) if name == requested]
     places = places or [place for place, name in enumerate(every) if requested in _aliases(name)]
     if not places and requested.isdecimal() and int(requested) < number:

@@ -19,6 +19,7 @@ from vit_jax.core import arrays
 from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess, images
+from vit_jax.models.head import num_image_classes
 from vit_jax.models.observe import chunks
 
 _SYNSET = re.compile(r"n\d{8}(?=_|\b)")
@@ -98,7 +99,7 @@ Progress = Callable[[str, int, int], None]  # what, done, in all
 
 class Outputs(NamedTuple):
     features: np.ndarray  # [N, D] float32, the head's input
-    logits: np.ndarray | None  # [N, C] float32; None without a head
+    logits: np.ndarray | None  # [N, C] float32; None without a head of images
     thumbnails: np.ndarray  # uint8 [N, h, w, 3]
 
 
@@ -107,7 +108,7 @@ def compute_outputs(model: Any, photos: Photos, progress: Progress) -> Outputs:
 
     def compute(model: Any, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         features = model.features(images)
-        logits = model.classify(features) if model.num_classes else None
+        logits = model.classify(features) if num_image_classes(model) else None
         return features.astype(jnp.float32), logits
 
     thumbnails: list[np.ndarray] = []
