@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.conftest import TINY_RUN
+from tests.conftest import TINY_RUN, save_toy
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import weights
@@ -163,11 +163,32 @@ def test_files_of_another_form_are_bad_images(folder):
         (["input.preprocess=decode|resize(16)|grayscale(0.5)"], ["grayscale(0.5)", "RGB"]),
         (["input.preprocess=decode|resize(16)|randaugment(2, 9)"], ["randaugment(2, 9)"]),
         (["input.cache=device"], ["input.cache=device"]),
+        (
+            ["method.kind=lejepa", "input.views=['decode|resize(16)|solarize(0.5)']"],
+            ["input.views", "solarize(0.5)", "RGB"],
+        ),
     ],
 )
 def test_what_does_not_go_with_arrays(folder, tmp_path, changes, names):
     with refused(*names):
         run = configs.resolve(TINY_RUN, [*overrides(folder(4, "uint8")), *changes])
+        Run.build(run, tmp_path / "r")
+
+
+def test_an_evaluation_on_other_channels_is_refused(folder, tmp_path):
+    root = folder(4, "uint8")
+    for path in (root / "test").glob("*/*.npy"):
+        np.save(path, array(0, 3, "uint8"))
+    with refused("evals.t", "uint8 of 3 channels", "sees 4"):
+        Run.build(configs.resolve(TINY_RUN, overrides(root)), tmp_path / "r")
+
+
+@pytest.mark.parametrize("method", ["distillation", "feature_distillation"])
+def test_a_teacher_of_other_channels_is_refused(folder, tmp_path, method):
+    teacher = save_toy(tmp_path / "teacher.npz", num_classes=2)
+    changes = [f"method.kind={method}", f"method.teacher={teacher}"]
+    run = configs.resolve(TINY_RUN, [*overrides(folder(4, "uint8")), *changes])
+    with refused(f"method.teacher={teacher}", "sees 3 channels", "images have 4"):
         Run.build(run, tmp_path / "r")
 
 

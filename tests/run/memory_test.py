@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from tests.messages import refused
+from vit_jax.core.arrays import Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import memory
@@ -30,3 +31,8 @@ def test_a_training_batch_beyond_a_containers_memory(monkeypatch, tiny_run):
     with pytest.raises(UserError, match=f"input.batch_size=.* at most {most:,}"):
         check(most + 1)
     check(2 * most, parts=4)  # float32 is one part of it at a time
+    four = {"pixels": Pixels(4, "float32", stored=True)}  # 8 * 4 bytes of each pixel, not 5 * 3
+    at_most = 2**20 // (8 * 4 * 64)
+    memory.check_batch_fits("input.batch_size", at_most, (8, 8), mesh.devices.flat[0], 1, **four)
+    with refused(f"at most {at_most:,}"):
+        memory.check_batch_fits("input.batch_size", most, (8, 8), mesh.devices.flat[0], 1, **four)

@@ -16,6 +16,7 @@ from etils import epath
 from vit_jax import weights
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
+from vit_jax.core.arrays import RGB
 from vit_jax.core.errors import NOT_MADE, ErrorCollector
 from vit_jax.core.screen import Screen
 from vit_jax.learning.feed import Feed
@@ -64,7 +65,8 @@ class Run:
         attempt("input", examples.check_channels, c, source)
         split = attempt("input", SplitOfRun, "input", source, c.preprocess)
         attempt("input", examples.check_maps, "method", config.method, split, c.cache)
-        divides = attempt("input", inputs.check_batch, c, mesh, parts=config.optim.grad_accum_steps)
+        parts, pixels = config.optim.grad_accum_steps, RGB if source is NOT_MADE else source.pixels
+        divides = attempt("input", inputs.check_batch, c, mesh, parts=parts, pixels=pixels)
         self.batch_layout = attempt("input", inputs.batch_layout, c, source, mesh, after=[divides])
         num_examples, classes = declared_or_read(c, source)
 

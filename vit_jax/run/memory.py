@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 
 from vit_jax.config import RunConfig
 from vit_jax.core import machine
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
 from vit_jax.learning.losses import Batch
@@ -48,14 +50,16 @@ def check_batch_fits(
     device: jax.Device,
     num_devices: int,
     *,
+    pixels: Pixels = RGB,
     parts: int = 1,
 ) -> None:
     """Raises UserError for a batch whose images alone do not fit into the devices.
 
-    They are uint8 when they arrive, and float32 for the model, which takes a batch in `parts`.
+    They arrive as `pixels`, and are float32 for the model, which takes a batch in `parts`.
     """
     there = device_memory(device)
-    image_bytes = math.ceil(3 * image_size[0] * image_size[1] * (1 + 4 / parts))
+    value_bytes = np.dtype(pixels.dtype).itemsize + 4 / parts
+    image_bytes = math.ceil(pixels.channels * image_size[0] * image_size[1] * value_bytes)
     if there is None or batch_size * image_bytes <= there * num_devices:
         return
     raise UserError(

@@ -120,9 +120,7 @@ def _check_images(
     size = image_size(c.preprocess, f"{where}.preprocess")
     if size != wanted and not (c.slides and all(map(operator.ge, size, wanted))):
         raise errors.UserError(f"{where}.preprocess gives {size}, the model takes {wanted}.")
-    batch_size, device = _batch_size(c, images), mesh.devices.flat[0]
-    memory.check_batch_fits(f"{where}.batch_size", batch_size, size, device, mesh.size)
-    meshes.check_batch(mesh, batch_size, f"{where}.batch_size")
+    meshes.check_batch(mesh, _batch_size(c, images), f"{where}.batch_size")
 
 
 def unlabelled_data(
@@ -208,11 +206,14 @@ def _data_of(
     where: str, c: EvalConfig, images: InputConfig, source: Source, mesh: Mesh
 ) -> EvalData:
     """A split of an evaluation, with its feed."""
-    batch_size = _batch_size(c, images)
+    batch_size, section = _batch_size(c, images), where.removesuffix(TRAIN_SUFFIX)
+    size, device = image_size(c.preprocess, f"{section}.preprocess"), mesh.devices.flat[0]
+    given = size, device, mesh.size
+    memory.check_batch_fits(f"{section}.batch_size", batch_size, *given, pixels=source.pixels)
     arrays = losses.batch_layout(
         mesh,
         batch_size=batch_size,
-        image_size=image_size(c.preprocess, f"{where.removesuffix(TRAIN_SUFFIX)}.preprocess"),
+        image_size=size,
         max_labels=source.max_labels,
         weighted=source.weighted,
         maps=[kind.name for kind in source.maps],

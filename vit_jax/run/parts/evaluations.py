@@ -88,7 +88,12 @@ def open_all(
 
     def make(name: str, number: int, model: Model) -> EvalData:
         known = classes if model.num_classes else ModelClasses(0, None)
-        return eval_data(name, config, known, mesh, model.preprocess.image_size)
+        data = eval_data(name, config, known, mesh, model.preprocess.image_size)
+        for each in data.parts:
+            if each.source.pixels.channels != model.preprocess.channels:
+                form, seen = each.source.pixels, model.preprocess.channels
+                raise errors.UserError(f"{each.split.where} has {form}, and the model sees {seen}.")
+        return data
 
     layout, objective, durations = step.layout, step.objective, step.durations
     kinds = attempt("evals", check_evals, config)

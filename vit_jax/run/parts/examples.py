@@ -313,7 +313,7 @@ def check_maps(where: str, c: Method | EvalConfig, split: SplitOfRun, cache: str
 
 
 def check_channels(c: InputConfig, source: Source) -> None:
-    """UserError unless there are a mean and a deviation of each channel, or one for all."""
+    """UserError unless means and deviations are of all channels, and further views take them."""
     for field in ("mean", "std"):
         numbers, channels = len(getattr(c, field)), source.pixels.channels
         if numbers not in (1, channels):
@@ -323,6 +323,8 @@ def check_channels(c: InputConfig, source: Source) -> None:
                 field=f"input.{field}",
                 value=getattr(c, field),
             )
+    for each in c.views:
+        ops.parse(each, field="input.views").check_pixels(source.pixels, "input.views")
 
 
 def check_classes(method: str, source: Source) -> None:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import NOT_MADE
 from vit_jax.data import streams
 from vit_jax.learning import losses
@@ -35,14 +36,15 @@ def mesh(c: MeshConfig) -> Mesh:
     return meshes.make_mesh(replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor)
 
 
-def check_batch(c: InputConfig, mesh: Mesh, *, parts: int) -> None:
+def check_batch(c: InputConfig, mesh: Mesh, *, parts: int, pixels: Pixels = RGB) -> None:
     """Raises UserError unless a training batch divides over the mesh and fits into its memory.
 
-    parts: optim.grad_accum_steps.
+    parts: optim.grad_accum_steps. pixels: the form of the images.
     """
     meshes.check_batch(mesh, c.batch_size, "input.batch_size", parts=parts)
     size, device = image_size(c.preprocess, "input.preprocess"), mesh.devices.flat[0]
-    memory.check_batch_fits("input.batch_size", c.batch_size, size, device, mesh.size, parts=parts)
+    given = size, device, mesh.size
+    memory.check_batch_fits("input.batch_size", c.batch_size, *given, pixels=pixels, parts=parts)
 
 
 def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:

@@ -35,11 +35,12 @@ def teacher(
     mesh: Mesh,
     num_classes: int,
     class_names: Sequence[str] | None,
+    channels: int,
 ) -> Teacher:
     """The teacher of a method that has one, by shapes and shardings, for data of these classes.
 
-    c: of the model that it teaches. class_names: None: the data have none; (): not known, since no
-    data were read.
+    c: of the model that it teaches, for images of so many channels. class_names: None: the data
+    have none; (): not known, since no data were read.
     """
     path = method.teacher
     assert path is not None
@@ -49,6 +50,10 @@ def teacher(
         model = weights.open_model(path, dtype=c.dtype, scan=c.scan, image_size=size, mesh=mesh)
         if dense := getattr(model.about.spec, "dense", None):
             raise UserError(f"gives no features of an image: it has model.dense={dense}.")
+        if model.about.spec.channels != channels:
+            raise UserError(
+                f"sees {model.about.spec.channels} channels, and images have {channels}."
+            )
     its_mean, its_std = np.array(model.preprocess.mean), np.array(model.preprocess.std)
     return Teacher(
         model,

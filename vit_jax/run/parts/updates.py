@@ -346,13 +346,14 @@ def teacher(
     mesh: Mesh,
     num_classes: int,
     class_names: Sequence[str] | None,
+    channels: int = 3,
 ) -> Teacher | None:
     """The teacher of a method, if it has one."""
     if not method.teacher:
         return None
     from vit_jax.run.parts import teachers
 
-    return teachers.teacher(method, model, images, mesh, num_classes, class_names)
+    return teachers.teacher(method, model, images, mesh, num_classes, class_names, channels)
 
 
 class StepParts(NamedTuple):
@@ -387,18 +388,19 @@ def step_parts(
     check_constraints(config, attempt)
     durations = attempt("plan", make_durations, config, num_examples=num_examples)
     several_labels = source is not None and source.max_labels > 1
-    channels = getattr(config.model, "channels", None)
+    declared = Pixels(getattr(config.model, "channels", None) or 3)
+    pixels = declared if source is None else source.pixels
     network = attempt(
         "model",
         model,
         config,
         num_classes=num_classes,
         several_labels=several_labels,
-        pixels=Pixels(channels or 3) if source is None else source.pixels,
+        pixels=pixels,
     )
     learning_rate = rising or attempt("optim", schedule, config.optim, durations)
-    read = config.method, config.model, config.input
-    teacher_model = attempt("method", teacher, *read, mesh, num_classes, class_names)
+    read = config.method, config.model, config.input, mesh, num_classes, class_names
+    teacher_model = attempt("method", teacher, *read, pixels.channels)
     abstract_state = attempt(
         "optim",
         lambda network, *others: layout(config, network.make, *others),

@@ -110,7 +110,8 @@ def rate_test(
     """Trains as the config's run begins, but at rates that rise to `max_lr`."""
     config = pins.pin_weights(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
     source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
-    inputs.check_batch(config.input, mesh, parts=config.optim.grad_accum_steps)
+    microbatches = config.optim.grad_accum_steps
+    inputs.check_batch(config.input, mesh, parts=microbatches, pixels=source.pixels)
     batches = inputs.batch_layout(config.input, source, mesh)
     growth = math.log(max_lr / min_lr) / (steps - 1)
     parts = updates.step_parts(
