@@ -14,8 +14,11 @@ from vit_jax.core.axes import TOKENS
 from vit_jax.core.errors import NonFiniteError
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
+from vit_jax.core.screen import Screen
 from vit_jax.learning.method import LossOutput, Method
+from vit_jax.learning.updates import skip_update
 from vit_jax.models.layers.linear import param
+from vit_jax.run.build import Run
 from vit_jax.train import train
 
 
@@ -62,6 +65,22 @@ def test_is_that_of_whole_batches_and_goes_on_after_a_start(tmp_path, tiny_run):
     np.testing.assert_array_equal(resumed, straight)
     skipped = sums(tiny_run(*fields, "total.steps=4", "input.skip_steps=4"), tmp_path / "c")
     np.testing.assert_array_equal(skipped, [*straight[1:], 0])
+
+
+def test_a_step_that_is_skipped_or_not_finite_leaves_it(tmp_path, tiny_run):
+    config = tiny_run("method.kind=seen", "method.breaks_after=2")
+    run = Run.build(config, tmp_path)
+    update, layout, states = run.compile_update(Screen()), run.parts.layout, []
+    state = layout.in_steps.init(0)
+    with run.feed(start_step=0) as feed:
+        for _ in range(4):
+            state, _ = update(state, next(feed))
+            states.append(np.asarray(state.method_state["sums"]))
+        skipped, _ = skip_update(state, next(feed))
+    assert (states[1] != states[0]).any() and states[1].any()
+    for after in (states[2], states[3], skipped.method_state["sums"]):
+        np.testing.assert_array_equal(after, states[1])
+    assert (int(skipped.step), int(skipped.first_bad_step)) == (5, 3)
 
 
 def test_a_step_that_is_not_finite_is_told(tmp_path, tiny_run):
