@@ -13,10 +13,12 @@ from PIL import Image
 
 from tests.messages import refused
 from vit_jax import models
+from vit_jax.core import arrays
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.image_files import OPENED
 from vit_jax.predict import Predictor
 from vit_jax.tools.demo import examples, explainer
+from vit_jax.tools.demo.__main__ import render_page
 from vit_jax.tools.demo.explainer import GRAD_CAM, Explainer
 from vit_jax.weights import Loaded
 
@@ -88,6 +90,28 @@ def test_a_feature_map_has_grad_cam(monkeypatch):
     assert {c["name"] for c in found["classes"]} <= {"cock", "hen", "egg"}
     assert len(found["classes"]) == 2
     assert pixels(found["heat"]).shape == pixels(found["seen"]).shape
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "uint8"), (4, "uint16"), (13, "float32")])
+def test_arrays_of_any_channels(monkeypatch, channels, dtype):
+    form = models.Preprocess(
+        (8, 8), (8, 8), mean=(0.4,), std=(0.3,), channels=channels, dtype=dtype
+    )
+    small = {"depth": 1, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3}
+    model = models.create(
+        "ViT-Ti/4", image_size=8, channels=channels, preprocess=form, rngs=nnx.Rngs(0), **small
+    )
+    loaded = Loaded(model, "ViT-Ti/4", ("cock", "hen", "egg"), 0)
+    monkeypatch.setattr(explainer, "load_classifier", lambda *args, **kwargs: loaded)
+    of_arrays = Explainer("x", top_k=3)
+    image = np.random.default_rng(0).uniform(0, 1, (20, 24, channels)) * arrays.largest(dtype)
+    np.save(file := io.BytesIO(), image.astype(dtype))
+    found = of_arrays(file.getvalue())
+    assert len(found["classes"]) == 3
+    assert pixels(found["heat"]).shape == pixels(found["seen"]).shape == (320, 320, 3)
+    page = render_page(of_arrays, "x", [examples.Sample("one", file.getvalue())])
+    assert 'accept=".npy,.npz,.tif,.tiff"' in page and "data:image/jpeg" in page
+    assert of_arrays.thumbnail_url(b"no array") is None
 
 
 def huge():

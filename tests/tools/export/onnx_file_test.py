@@ -28,6 +28,7 @@ SMALL_RESNET = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size
 QUICK = {
     "class token": ("ViT-Ti/4", TINY_VIT | {"pool": "cls"}),
     "in a loop": ("ViT-Ti/4", TINY_VIT | {"scan": True}),
+    **{f"{n} channels": ("ViT-Ti/4", TINY_VIT | {"channels": n}) for n in (1, 4, 13)},
 }
 SLOW = {
     "attention pooling": ("ViT-Ti/4", TINY_VIT | {"pool": "map"}),
@@ -61,7 +62,7 @@ def check_logits(loaded, path, images):
 
 def check_model(name, fields, path):
     loaded = randomised(name, **fields)
-    shape = (2, *loaded.model.preprocess.image_size, 3)
+    shape = (2, *loaded.model.preprocess.image_size, loaded.model.spec.channels)
     images = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     save(loaded, path)
     onnx.checker.check_model(path, full_check=True)

@@ -17,16 +17,19 @@ FAMILIES = {
     "ViT-S/4": SMALL | {"gelu": "exact", "scan": True},
     "R50x1": {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 32},
     "EfficientNet-B0": {"num_classes": 3, "image_size": 32},
+    **{f"ViT-Ti/4 of {n} channels": SMALL | {"channels": n} for n in (1, 4, 13)},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_the_models(tmp_path, name):
-    loaded, path = randomised(name, **FAMILIES[name]), tmp_path / "new" / "model.tflite"
+    loaded = randomised(name.partition(" ")[0], **FAMILIES[name])
+    path = tmp_path / "new" / "model.tflite"
     tflite.save(loaded, path, batch_size=2)
     height, width = loaded.model.preprocess.image_size
-    images = np.random.default_rng(1).normal(size=(2, height, width, 3)).astype(np.float32)
+    shape = (2, height, width, loaded.model.spec.channels)
+    images = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     expected = np.asarray(jax.jit(loaded.model)(images))
     assert np.isfinite(expected).all()
     about = json.loads(zipfile.ZipFile(path).read("about.json"))

@@ -7,7 +7,6 @@ Ctrl-C ends it.
 
 import base64
 import contextlib
-import functools
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -23,14 +22,12 @@ from vit_jax.tools.demo.explainer import SMALL, Explainer
 from vit_jax.tools.demo.server import MAX_BYTES, Server, Site
 
 FLAGS = flags.FLAGS
-THUMBNAIL_PX = 128
 ENDING_SECS = 10.0  # how long the end waits for the image that is being looked at
 
 
 def render_page(explainer: Explainer, checkpoint: str, samples: Sequence[examples.Sample]) -> str:
     """The page, which needs nothing but the server's answers."""
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    thumbnail_url = functools.partial(html_page.thumbnail_url, side=THUMBNAIL_PX, upright=True)
     return html_page.render(
         "tools/demo/page.html",
         title="What does it see?",
@@ -42,7 +39,8 @@ def render_page(explainer: Explainer, checkpoint: str, samples: Sequence[example
         size=explainer.image_size,
         smallest=SMALL,
         max_bytes=MAX_BYTES,
-        examples=[(sample.name, thumbnail_url(sample.data)) for sample in samples],
+        accept=explainer.accept,
+        examples=[(each.name, explainer.thumbnail_url(each.data)) for each in samples],
         script=script,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

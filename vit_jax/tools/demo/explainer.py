@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from typing import NamedTuple
@@ -9,14 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from vit_jax.core import synsets
+from vit_jax.core import arrays, synsets
 from vit_jax.core.arrays import encode
+from vit_jax.core.errors import UserError
 from vit_jax.draw import html_page
 from vit_jax.draw.attention_pictures import blend
 from vit_jax.models import images, observe
 from vit_jax.models.head import probabilities
 from vit_jax.predict import check_finite, load_classifier, most_likely
 
+THUMBNAIL_PX = 128
 SMALL = 80  # pixels; a smaller input is shown with larger pixels,
 SIDE = 320  # so many of the screen's
 
@@ -54,6 +57,8 @@ class Explainer:
         self.kind = ROLLOUT if observe.has_attention(self._model) else GRAD_CAM
         self.image_size, self.num_classes = self._preprocess.image_size, self._model.num_classes
         self.one_at_a_time = threading.Lock()
+        is_rgb = (self._preprocess.channels, self._preprocess.dtype) == arrays.RGB[:2]
+        self.accept = "image/*" if is_rgb else ",".join(arrays.EXTENSIONS)
 
     def compile(self) -> None:
         """Compiles the model, so that the first image need not wait for it."""
@@ -72,6 +77,16 @@ class Explainer:
             "seen": _png(seen),
             "heat": _png(blend(seen, heat)),
         }
+
+    def thumbnail_url(self, data: bytes) -> str | None:
+        """A small picture of an image file; None if it cannot be decoded."""
+        if self.accept == "image/*":
+            return html_page.thumbnail_url(data, THUMBNAIL_PX, upright=True)
+        with contextlib.suppress(UserError):
+            inputs = images.load(data, self._preprocess)
+            pixels = Image.fromarray(images.displayed(inputs, self._preprocess))
+            return html_page.picture_url(pixels, THUMBNAIL_PX)
+        return None
 
     def _look(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """[1, H, W, 3] -> probabilities [C] and heat [rows, columns], not negative."""
