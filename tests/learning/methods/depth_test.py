@@ -1,11 +1,12 @@
 """Depth: the loss and the errors against NumPy, and a run that learns."""
 
 import json
+import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.conftest import TINY_RUN
 from tests.data import masks
@@ -59,19 +60,16 @@ def test_the_errors():
 
 
 @pytest.mark.slow
-def test_a_run_learns_depth(tmp_path):
-    root = masks.write(tmp_path / "set", number=40)
-    (root / "depths").mkdir()
-    for path in (root / "masks").iterdir():  # the squares are nearer
-        mask = np.asarray(Image.open(path))
-        depth = np.array([4000, 2000, 1000, 0])[np.minimum(mask, 3)].astype(np.uint16)
-        Image.fromarray(depth).save(root / "depths" / path.name)
-        path.unlink()
-    (root / "masks").rmdir()
-    overrides = [*masks.of(root), "method.kind=depth", "evals.t.kind=depth", "total.steps=150",
-                 "optim.lr=1e-2"]  # fmt: skip
-    train(configs.resolve(TINY_RUN, overrides), tmp_path / "run")
+def test_a_run_learns_depth_and_resumes_to_the_bit(tmp_path):
+    root = masks.to_depths(masks.write(tmp_path / "set", number=40))
+    overrides = [*masks.of_depths(root), "total.steps=150", "optim.lr=1e-2",
+                 "checkpoint.every_steps=100"]  # fmt: skip
+    config = configs.resolve(TINY_RUN, overrides)
+    straight = train(config, tmp_path / "run")
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["t/delta1"] > 0.6 and row["t/rmse"] < 1.0
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "150")
+    resumed = train(config, tmp_path / "run")
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, straight, resumed)))
     with refused("one number for each pixel"):
         Segmenter(str(tmp_path / "run"))

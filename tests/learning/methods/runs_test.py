@@ -39,7 +39,7 @@ SMALLER = {
     "mae": ("method.decoder_width=16", "method.decoder_depth=1", "method.decoder_heads=2"),
 }  # fmt: skip
 MOVING = ("dino",)  # whose targets move, and so the loss's scale
-DENSE = {"depth", "segmentation"}  # their models give no features of an image
+DENSE = {"depth", "segmentation"}  # tested in files of their own
 KINDS = sorted(set(METHODS) - {SUPERVISED, *DENSE})
 
 

@@ -151,7 +151,7 @@ def test_masks_are_predicted_of_classes_and_rgb_images(tmp_path, outputs, channe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["linear", "conv"])
+@pytest.mark.parametrize("head", ["linear", "conv", "linear of depths"])
 def test_eight_devices_agree_with_one(run_python, tmp_path, head):
     program = """
 import sys, json
@@ -163,8 +163,11 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
     mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
     train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
 """
-    root = masks.write(Path(tmp_path) / "set")
-    overrides = [*masks.of(root), f"model.dense={head}", "total.steps=8", "optim.lr=1e-2"]
+    root, of = masks.write(Path(tmp_path) / "set"), masks.of
+    if head.endswith("depths"):
+        root, of = masks.to_depths(root), masks.of_depths
+    dense = f"model.dense={head.partition(' ')[0]}"
+    overrides = [*of(root), dense, "total.steps=8", "optim.lr=1e-2"]
     overrides += ["optim.grad_accum_steps=2"] if head == "conv" else []
     config = configs.to_dict(configs.resolve(TINY_RUN, overrides))
     done = run_python("-c", program, json.dumps(config), str(tmp_path), devices=8)
