@@ -24,6 +24,7 @@ ADDRESSES = {
     "keras-io": "https://github.com/keras-team/keras-io",
     "lejepa": "https://github.com/rbalestr-lab/lejepa",
     "mae": "https://github.com/facebookresearch/mae",
+    "moco-v3": "https://github.com/facebookresearch/moco-v3",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
     "task_adaptation": "https://github.com/google-research/task_adaptation",
     "vision_transformer": "https://github.com/google-research/vision_transformer",

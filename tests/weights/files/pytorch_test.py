@@ -81,6 +81,14 @@ AROUND = {
         "optimizer": {"state": {0: {"exp_avg": a[HEAD]}}},
     },
     "nested": lambda a: {"teacher": {"backbone": a}, "dino_loss": {"center": a[HEAD]}},
+    "DINO": lambda a: {
+        "student": {"module.backbone.x.weight": a[HEAD]}, "teacher": under("backbone.", a),
+        "dino_loss": {"center": a[HEAD]},
+    },
+    "I-JEPA": lambda a: {
+        "target_encoder": under("module.", a), "predictor": {"module.x.weight": a[HEAD]},
+        "encoder": {"module.x.weight": a[HEAD]}, "opt": {"state": {}},
+    },
     "another key": lambda a: {"params_ema": a},
     "numbers": lambda a: {**a, "epoch": 3, "loss": np.float32(1)},
     "optimizer": lambda a: {**a, "optimizer": {"state": {0: {"exp_avg": a[HEAD]}}}},
@@ -88,7 +96,7 @@ AROUND = {
     "encoder": lambda a: {"state_dict": under("model.encoder.", a), "epoch": 1},
     "head beside it": lambda a: under("backbone.", parts(a)[0]) | parts(a)[1],
     "average": lambda a: {"n_averaged": torch.tensor(5), **under("module.", a)},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", AROUND)

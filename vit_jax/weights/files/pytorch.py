@@ -17,6 +17,11 @@ from vit_jax.weights.files import Tensor, from_array, listed, npz
 MAX_DEPTH = 4  # of dictionaries around a state dict
 MAX_SHOWN = 8
 _HOW = 'torch.save(model.state_dict(), "weights.pth")'
+# Where a training saves several models, the one whose weights its authors use: DINO, I-JEPA.
+_CHOSEN = {
+    frozenset({"student", "teacher"}): "teacher",
+    frozenset({"encoder", "predictor", "target_encoder"}): "target_encoder",
+}
 # Objects that are not read. They are placeholders since to make them could have effects.
 _INERT = (
     "argparse.Namespace",
@@ -47,6 +52,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], str]:
         models = [((), _arrays(document))] if _arrays(document) else []
     if not models:
         raise UserError(f"{path} holds other things than tensors by name: save {_HOW}.")
+    chosen = _CHOSEN.get(frozenset("".join(where[:1]) for where, _ in models))
+    models = [each for each in models if chosen in (None, *each[0])]
     if len(models) > 1:
         names = [_spell(where) for where, _ in models]
         raise UserError(

@@ -5,7 +5,7 @@ import dataclasses
 from vit_jax.core.errors import UserError, safe_repr
 from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import dino, eva, google_npz, huggingface, timm, towers
+from vit_jax.weights.formats import authors, dino, eva, google_npz, huggingface, timm, towers
 from vit_jax.weights.match import Match, MisfitError, read_without
 
 # The order in which they are tried, for a file or for a model.
@@ -25,6 +25,7 @@ FORMATS: tuple[Format, ...] = (
 def understand(opened: Opened) -> ExternalWeights:
     """The model in another project's file."""
     note = ""
+    opened, training = authors.without_training(opened)
     try:
         contents = _read(opened)
     except MisfitError as misfit:
@@ -34,7 +35,7 @@ def understand(opened: Opened) -> ExternalWeights:
             misfit.args[0],
             lambda tensors: _read(dataclasses.replace(opened, tensors=tensors)),
         )
-    return dataclasses.replace(contents, notes=(opened.note, note, *contents.notes))
+    return dataclasses.replace(contents, notes=(opened.note, training, note, *contents.notes))
 
 
 def _read(opened: Opened) -> ExternalWeights:

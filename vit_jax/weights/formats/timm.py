@@ -49,7 +49,7 @@ pooling/mlp/fc[1 2] : attn_pool.mlp.fc[1 2]
 head                : head
 """
 POSITIONS = "positions/embedding : pos_embed : 1 *"
-_BLOCKS = """
+BLOCKS = """
 norm1         : blocks.{}.norm1
 attention/qkv : blocks.{}.attn.qkv
 attention/out : blocks.{}.attn.proj
@@ -58,7 +58,7 @@ norm2         : blocks.{}.norm2
 mlp/fc[1 2]   : blocks.{}.mlp.fc[1 2]
 scale2/scale  : blocks.{}.ls2.gamma
 """
-_GATED_BLOCKS = _BLOCKS.replace(
+GATED_BLOCKS = BLOCKS.replace(
     "mlp/fc[1 2]   : blocks.{}.mlp.fc[1 2]",
     """
 mlp/gate : blocks.{}.mlp.fc1_g
@@ -188,24 +188,24 @@ def _vit(
     )
 
 
-_NORM_BRANCH_BLOCKS = re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", _BLOCKS))
-VIT = _vit("timm's ViT", POSITIONS, _BLOCKS)
+_NORM_BRANCH_BLOCKS = re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", BLOCKS))
+VIT = _vit("timm's ViT", POSITIONS, BLOCKS)
 _SUB_NORMS = _vit(
     "timm's BEiT-3",
-    *(POSITIONS, _BLOCKS, "attention/norm : blocks.{}.attn.norm\nmlp/norm : blocks.{}.mlp.norm"),
+    *(POSITIONS, BLOCKS, "attention/norm : blocks.{}.attn.norm\nmlp/norm : blocks.{}.mlp.norm"),
     attention_norm=True,
     mlp_norm=True,
 )
-_RMS = _vit("timm's ViT with RMS norms", POSITIONS, _BLOCKS, without=_RMS_HAS_NO, norm="rms")
+_RMS = _vit("timm's ViT with RMS norms", POSITIONS, BLOCKS, without=_RMS_HAS_NO, norm="rms")
 _GATED = _vit(
     "timm's ViT with SwiGLU",
-    *(POSITIONS, _GATED_BLOCKS),
+    *(POSITIONS, GATED_BLOCKS),
     packs=(Pack(".mlp.fc1.", (".mlp.fc1_g.", ".mlp.fc1_x.")),),
     mlp="swiglu",
 )
 _GATED_RMS = _vit(
     "timm's AIMv2",
-    *(POSITIONS, _GATED_BLOCKS),
+    *(POSITIONS, GATED_BLOCKS),
     without=_RMS_HAS_NO,
     mlp="swiglu",
     norm="rms",
@@ -226,10 +226,10 @@ _BEIT = _vit(
     qkv_bias="query_value",
 )
 _MLP_OF_LAYERS: Any = {"position_embedding": "relative_mlp"}
-_RELPOS = _vit("timm's relpos ViT", _RELPOS_TABLE, _BLOCKS, **_MLP_OF_LAYERS)
+_RELPOS = _vit("timm's relpos ViT", _RELPOS_TABLE, BLOCKS, **_MLP_OF_LAYERS)
 _SHARED_RELPOS = _vit(
     "timm's srelpos ViT",
-    *(_SHARED_RELPOS_TABLE, _BLOCKS),
+    *(_SHARED_RELPOS_TABLE, BLOCKS),
     position_embedding="relative_mlp",
     position_at="shared",
 )
@@ -250,11 +250,11 @@ _DISTILLED = Layout(
     needed=("cls", "distillation_token"),
 )
 _HYBRID = Layout(
-    "timm's hybrid", rules(_HYBRID_TABLE, VIT_TABLE, POSITIONS, _BLOCKS), computes=_COMPUTES
+    "timm's hybrid", rules(_HYBRID_TABLE, VIT_TABLE, POSITIONS, BLOCKS), computes=_COMPUTES
 )
 _HYBRID_OF_ROOT = Layout(
     "timm's hybrid without stages",
-    rules(_HYBRID_TABLE.replace("stem.", ""), VIT_TABLE, POSITIONS, _BLOCKS),
+    rules(_HYBRID_TABLE.replace("stem.", ""), VIT_TABLE, POSITIONS, BLOCKS),
     computes=_COMPUTES,
 )
 _BIT = Layout("timm's BiT", rules(_BIT_TABLE), computes=_COMPUTES)
