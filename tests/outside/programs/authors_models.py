@@ -6,7 +6,7 @@ Arrays are drawn by their names and shapes, but for fixed ones, which are output
 import functools
 import json
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import absent  # noqa: F401, before timm
 import numpy as np
@@ -60,7 +60,47 @@ def moco():
     return {"module": model}, lambda x: encoder.forward_head(encoder.forward_features(x), True)
 
 
-modules, features = {"dino": dino, "mae": mae, "moco": moco}[about["case"]]()
+def ijepa():
+    from src.models.vision_transformer import VisionTransformer
+
+    model = VisionTransformer(img_size=[12], **sizes, norm_layer=norm)
+    return {"module": model}, lambda x: model(x).mean(axis=1)
+
+
+def dinov2():
+    from dinov2.models.vision_transformer import DinoVisionTransformer
+
+    model = DinoVisionTransformer(img_size=12, init_values=0.5, **sizes)
+    return {"": model}, model
+
+
+def dinov3():
+    from dinov3.models.vision_transformer import DinoVisionTransformer
+
+    model = DinoVisionTransformer(
+        img_size=12, layerscale_init=0.5, norm_layer="layernormbf16", pos_embed_rope_dtype="fp32",
+        **sizes,
+    )  # fmt: skip
+    model.init_weights()
+    return {"": model}, model
+
+
+def open_clip():
+    package = sys.modules["open_clip"] = ModuleType("open_clip")  # whose whole imports much more
+    package.__path__ = [f"{sys.path[1]}/src/open_clip"]
+    from open_clip.model import CLIP
+
+    text = {"context_length": 4, "vocab_size": 9, "width": 8, "heads": 2, "layers": 1}
+    model = CLIP(8, sizes, text, quick_gelu=about["quick"])
+    visual = model.visual
+    return {"": model}, lambda x: visual._pool(visual.transformer(visual._embeds(x)))[0]
+
+
+CASES = {
+    "dino": dino, "mae": mae, "moco": moco, "ijepa": ijepa, "dinov2": dinov2, "dinov3": dinov3,
+    "open_clip": open_clip,
+}  # fmt: skip
+modules, features = CASES[about["case"].partition("-")[0]]()
 shapes, fixed = {}, {}
 for above, module in modules.items():
     module.eval()

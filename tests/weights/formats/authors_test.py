@@ -1,11 +1,18 @@
 """Checkpoints of trainings by their authors: the model in them comes in, and goes out again."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
-from tests.weights.conftest import TOY, randomised
+from tests.messages import refused
+from tests.weights.conftest import TOY, edit, params_of, randomised
 from vit_jax import weights
+from vit_jax.models import Preprocess
 from vit_jax.weights.files import from_array, safetensors
+from vit_jax.weights.formats import authors
+from vit_jax.weights.tables import packed, to_theirs
 
 ROW = from_array(np.ones(3, np.float32))
 
@@ -69,3 +76,111 @@ def test_heads_of_a_bare_small_moco(tmp_path, capsys, by):
     info = weights.checkpoint_info(tmp_path / "x.safetensors")
     assert info.spec.num_heads == (12 if by == "its positions" else 6)
     assert ("MoCo v3's" in capsys.readouterr().err) == (by == "its positions")
+
+
+# Fields of toys, what names have before them, other arrays, and the layout.
+_TOY = TOY | {"num_classes": 0, "gelu": "exact"}
+_DINO = _TOY | {"layer_scale": 1e-5, "registers": 2}
+_V3 = {"norm_epsilon": 1e-5, "position_embedding": "rotary_2d", "qkv_bias": "query_value"}
+_OF_V3 = {
+    "mask_token": ROW,
+    "rope_embed.periods": from_array(np.float32(100.0 ** (np.arange(2) / 2))),
+    "blocks.0.attn.qkv.bias_mask": ROW,
+}
+TABLES = {
+    "OpenCLIP": (
+        _TOY | {"pre_norm": True, "patch_bias": False, "norm_epsilon": 1e-5},
+        "visual.",
+        {"visual.proj": ROW, "token_embedding.weight": ROW, "logit_scale": ROW},
+        authors._OPEN_CLIP,
+    ),
+    "DINOv2": (
+        _DINO | {"mlp": "swiglu"},
+        "",
+        {"mask_token": ROW},
+        authors._dino(rotary=False, gated=True, qkv_bias="all"),
+    ),
+    "DINOv2's teacher": (
+        _DINO,
+        "backbone.",
+        {"backbone.mask_token": ROW, "dino_head.mlp.0.weight": ROW},
+        authors._dino(rotary=False, gated=False, qkv_bias="all"),
+    ),
+    "DINOv3": (
+        _DINO | _V3,
+        "",
+        _OF_V3,
+        authors._dino(rotary=True, gated=False, qkv_bias="query_value"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables(tmp_path, capsys, kind):
+    """Parameters come in by a table, and go out as timm's and come in again, to the bit."""
+    fields, prefix, others, layout = TABLES[kind]
+    params = params_of(randomised("ViT-Ti/4", **fields).model)
+    arrays = dict(others)
+    keys = {f"blocks.{i}.attn.k_bias": from_array(np.zeros(16, np.float32)) for i in (0, 1)}
+    unpacked = dataclasses.replace(layout, packs=())
+    named = to_theirs(unpacked, params) | (keys if kind == "DINOv3" else {})
+    arrays |= under(prefix, packed(layout.packs if kind != "OpenCLIP" else (), named))
+    safetensors.write(tmp_path / "x.safetensors", arrays)
+    size = 12 if kind == "DINOv3" else None
+    loaded = weights.load_with_info(tmp_path / "x.safetensors", num_heads=2, image_size=size)
+    for name, x in params_of(loaded.model).items():
+        np.testing.assert_array_equal(x, params[name])
+    assert ("token_embedding.weight" in capsys.readouterr().err) == (kind == "OpenCLIP")
+    weights.save(loaded, tmp_path / "back", "timm")
+    again = weights.load(tmp_path / "back")
+    images = np.random.default_rng(0).normal(size=(1, 12, 12, 3)).astype(np.float32)
+    np.testing.assert_array_equal(again(images), loaded.model(images))
+
+
+def test_the_config_of_open_clip_beside_that_of_another(tmp_path):
+    fields, prefix, others, layout = TABLES["OpenCLIP"]
+    params = params_of(randomised("ViT-Ti/4", **fields).model)
+    path = tmp_path / "open_clip_model.safetensors"
+    safetensors.write(path, under(prefix, to_theirs(layout, params)) | others)
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    vision = {"image_size": 12, "width": 16, "head_width": 4, "layers": 2, "patch_size": 4}
+    about = {
+        "model_cfg": {"quick_gelu": True, "vision_cfg": vision},
+        "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash"},
+    }
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(about))
+    info = weights.checkpoint_info(tmp_path)
+    assert (info.spec.gelu, info.spec.num_heads) == ("quick", 4)
+    assert info.preprocess == Preprocess((12, 12), (12, 12), None, interpolation="bicubic")
+    edit(tmp_path, {"model_cfg.vision_cfg.layers": 3}, "open_clip_config.json")
+    with refused("layers"):
+        weights.checkpoint_info(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("patch_embed.proj.0.weight", "several convolutions"),
+        ("visual.layer1.0.conv1.weight", "a ResNet"),
+        ("visual.attn_pool.query", "several queries"),
+        ("visual.trunk.norm.weight", "a model of timm's"),
+        ("cls_norm.weight", "norm of the class token"),
+        ("blocks.0.attn.q_bias", "EVA"),
+    ],
+)
+def test_refusals_are_sentences(tmp_path, name, what):
+    arrays = toy_arrays(tmp_path / "toy")
+    safetensors.write(tmp_path / "x.safetensors", arrays | {name: ROW})
+    with refused(what) as error:
+        weights.checkpoint_info(tmp_path / "x.safetensors", num_heads=2)
+    assert "\n" not in str(error.value) and "unexpected" not in str(error.value)
+
+
+def test_rotary_positions_of_another_base(tmp_path):
+    fields, _, others, layout = TABLES["DINOv3"]
+    params = params_of(randomised("ViT-Ti/4", **fields).model)
+    arrays = others | to_theirs(dataclasses.replace(layout, packs=()), params)
+    arrays["rope_embed.periods"] = from_array(np.float32(10.0 ** (np.arange(2) / 2)))
+    safetensors.write(tmp_path / "x.safetensors", arrays)
+    with refused("another base"):
+        weights.checkpoint_info(tmp_path / "x.safetensors", num_heads=2)

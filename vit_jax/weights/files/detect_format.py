@@ -29,9 +29,11 @@ _UNREAD_FILES = {
 }
 _ENDINGS = (".safetensors", ".npz", ".pth", ".pt")  # of files that are read by their path
 INDEX = ".index.json"  # suffix to the name that the shards would have as one file
+_OPEN_CLIP = "open_clip_"  # before the names of OpenCLIP's files, which may lie beside others
 # In a folder, the first of these that exists is read.
-FILES = tuple(
-    f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)
+FILES = (
+    *(f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)),
+    *(f"{_OPEN_CLIP}{end}" for end in ("model.safetensors", "pytorch_model.bin")),
 )
 MAX_JSON_BYTES = 64 * 2**20
 
@@ -79,7 +81,8 @@ def open_weights(path: Path) -> Opened:
     kind, tensors, note = (_sharded if file.name.endswith(INDEX) else _arrays)(file)
     if not tensors:
         raise UserError(f"{file} holds no arrays.")
-    beside = (file.parent / "config.json", file.parent / "preprocessor_config.json")
+    start = _OPEN_CLIP if file.name.startswith(_OPEN_CLIP) else ""
+    beside = (file.parent / f"{start}config.json", file.parent / "preprocessor_config.json")
     config, preprocessor = (
         None if kind == "npz" or not f.is_file() else read_json(f) for f in beside
     )

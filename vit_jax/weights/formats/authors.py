@@ -1,17 +1,26 @@
-"""What the authors of a training save: the model in it, by timm's names.
+"""What the authors of a training save, and OpenCLIP.
 
 DINO, MAE, MoCo v3 and I-JEPA have timm's names for a ViT, and beside it what only their training
-needs, which is left out: a student, a predictor, a decoder, heads of a loss.
+needs, which is left out: a student, a predictor, a decoder, heads of a loss; OpenCLIP a half of
+texts. OpenCLIP, DINOv2 and DINOv3 have tables of their own. All of them go out as timm's.
 """
 
 import dataclasses
+import functools
+import math
 import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.core.errors import UserError
+from vit_jax.weights import external
+from vit_jax.weights.external import ExternalWeights
 from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import timm
+from vit_jax.weights.match import MisfitError, best
+from vit_jax.weights.tables import Layout, Pack, rules
 
 
 class Training(NamedTuple):
@@ -28,7 +37,7 @@ class Training(NamedTuple):
     sign: str
     prefix: str
     rest: str
-    config: dict[str, Any]
+    config: dict[str, Any] | None = None
 
 
 # Images as they evaluate: a central crop of 7/8, with ImageNet's mean and standard deviation.
@@ -50,6 +59,13 @@ _TRAININGS = (
         r"module\.base_encoder\.",
         r"module\.(momentum_encoder|predictor|base_encoder\.head)\..*",
         _MOCO,
+    ),
+    Training("DINOv2", r"(dino|ibot)_head\..*", r"(module\.)?backbone\.", r"(dino|ibot)_head\..*"),
+    Training(
+        "OpenCLIP",
+        r"(module\.)?visual\.conv1\.weight",
+        r"(module\.)?visual\.",
+        r"(?!(module\.)?visual\.).*|.*visual\.proj",
     ),
 )  # fmt: skip
 
@@ -84,3 +100,153 @@ def _is_moco(tensors: Tensors) -> bool:
     slow, fast = (x.reshape(-1, 1) * omega for x in np.indices((side, side)))
     waves = np.hstack([np.sin(slow), np.cos(slow), np.sin(fast), np.cos(fast)])
     return np.allclose(table.read(), np.pad(waves, ((1, 0), (0, 0))), atol=1e-4)
+
+
+# --- OpenCLIP
+
+_OPEN_CLIP_TABLE = """
+patches              : conv1
+cls                  : class_embedding
+positions/embedding  : positional_embedding
+pre_norm             : ln_pre
+norm[1 2]            : transformer.resblocks.{}.ln_[1 2]
+attention/qkv/kernel : transformer.resblocks.{}.attn.in_proj_weight
+attention/qkv/bias   : transformer.resblocks.{}.attn.in_proj_bias
+attention/out        : transformer.resblocks.{}.attn.out_proj
+scale[1 2]/scale     : transformer.resblocks.{}.ls_[1 2].gamma
+mlp/fc1              : transformer.resblocks.{}.mlp.c_fc
+mlp/fc2              : transformer.resblocks.{}.mlp.c_proj
+"""
+
+
+def _open_clip(norm: str) -> Layout:
+    return Layout(
+        "OpenCLIP",
+        rules(_OPEN_CLIP_TABLE, f"{norm} : ln_post"),
+        needed=("cls", norm),
+        optional=("patch_bias",),
+    )
+
+
+_OPEN_CLIP, _OPEN_CLIP_POOLED = _open_clip("norm"), _open_clip("feature_norm")
+_HEAD_SIZE = 64
+_CROP_MODES = {"shortest": "center", "squash": "squash", "longest": "border"}
+_POOLS = {"tok": "cls", "avg": "avg"}
+_CLIP_IMAGES = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+    "interpolation": "bicubic",
+}
+
+
+def _read_open_clip(opened: Opened) -> ExternalWeights:
+    """The visual half, by open_clip_config.json; without it as most have it, which is assumed."""
+    about = external.section(opened.entries, "model_cfg")
+    vision = external.section(about, "vision_cfg")
+    pool = _POOLS[external.word(vision, "pool_type", "tok", _POOLS)]
+    after = pool == "avg" and external.flag(vision, "final_ln_after_pool")
+    match = best([_OPEN_CLIP_POOLED if after else _OPEN_CLIP], opened.tensors)
+    sizes = {"width": "D", "layers": "L", "patch_size": "P"}
+    stated = {f"model_cfg.vision_cfg.{key}": match.sizes[x] for key, x in sizes.items()}
+    external.check_sizes(opened, stated)
+    size = external.sides("image_size", vision["image_size"]) if "image_size" in vision else None
+    match, size = external.with_image_size(opened, match, size, class_position=True)
+    head_size = int(external.positive(vision, "head_width", _HEAD_SIZE))
+    approximate = external.section(vision, "act_kwargs").get("approximate") == "tanh"
+    gelu = "quick" if external.flag(about, "quick_gelu") else "tanh" if approximate else "exact"
+    epsilon = external.positive(external.section(vision, "norm_kwargs"), "eps", 1e-5)
+    images = external.section(opened.entries, "preprocess_cfg")
+    mode = external.word(images, "resize_mode", "shortest", _CROP_MODES)
+    chosen = {**_CLIP_IMAGES, **images, "crop_pct": 1.0, "crop_mode": _CROP_MODES[mode]}
+    return external.external_weights(
+        external.with_heads(opened, match, match.sizes["D"] // head_size),
+        timm.preprocess({"pretrained_cfg": chosen}, size),
+        fields={
+            "gelu": gelu, "norm_epsilon": epsilon, "pool": pool, "class_token": pool == "avg",
+            "layer_scale": external.positive(vision, "ls_init_value", 1e-5) * match.has("scale1"),
+        },
+        assumed=() if vision else ("num_heads", "gelu", "norm_epsilon", "preprocess"),
+    )  # fmt: skip
+
+
+# --- DINOv2, DINOv3
+
+_SWIGLU = timm.GATED_BLOCKS
+for _its, _theirs in (("fc1_g", "w1"), ("fc1_x", "w2"), ("fc2\n", "w3\n")):
+    _SWIGLU = _SWIGLU.replace(f"mlp.{_its}", f"mlp.{_theirs}")
+# A bias of keys is there, and a mask that makes it 0.
+_MASKED = "attention/[query value]_bias : blocks.{}.attn.[q_bias v_bias]"
+_BIASES = Pack("attn.qkv.bias", tuple(f"attn.{x}_bias" for x in "qkv"))
+_OF_TRAINING = (
+    r"mask_token", r"rope_embed\.periods", r"local_cls_norm\..*", r".*\.bias_mask", r".*\.k_bias"
+)  # fmt: skip
+_ROTARY_BASE = 100.0
+
+
+@functools.cache
+def _dino(*, rotary: bool, gated: bool, qkv_bias: str) -> Layout:
+    """The table of DINOv3, whose positions are rotary, or of DINOv2."""
+    tokens = timm.VIT_TABLE.replace("reg_token", "storage_tokens" if rotary else "register_tokens")
+    every = rules(
+        timm.PATCHES, tokens, _SWIGLU if gated else timm.BLOCKS, "" if rotary else timm.POSITIONS,
+        _MASKED if qkv_bias == "query_value" else "",
+    )  # fmt: skip
+    without = r"(?!)" if qkv_bias == "all" else r".*attention/qkv/bias"
+    return Layout(
+        "DINOv3" if rotary else "DINOv2",
+        tuple(rule for rule in every if not re.fullmatch(without, rule.ours)),
+        ignored=_OF_TRAINING,
+        needed=("cls", "scale1", "scale2"),
+        packs=(
+            Pack(".mlp.w12.", (".mlp.w1.", ".mlp.w2.")),
+            *([_BIASES] if qkv_bias == "query_value" else []),
+        ),
+    )
+
+
+def _read_dino(opened: Opened) -> ExternalWeights:
+    """DINOv2's or DINOv3's; in training, blocks have a second number, of the chunk before them."""
+    chunk = re.compile(r"blocks\.\d+\.(\d+)\.")
+    tensors = {chunk.sub(r"blocks.\1.", name): x for name, x in opened.tensors.items()}
+    has = lambda end: any(name.endswith(end) for name in tensors)
+    rotary, gated = "rope_embed.periods" in tensors, has(".mlp.w3.weight")
+    bias = "query_value" if has("qkv.bias_mask") else "all" if has("qkv.bias") else "none"
+    match = best([_dino(rotary=rotary, gated=gated, qkv_bias=bias)], tensors)
+    width, patch, registers = match.sizes["D"], match.sizes["P"], match.sizes.get("R", 0)
+    heads = 32 if width == 4096 else width // _HEAD_SIZE  # the first is DINOv3's 7B
+    match, size = external.with_heads(opened, match, heads), opened.caller_image_size
+    fields = {
+        "gelu": "exact", "layer_scale": 1e-5, "mlp": "swiglu" if gated else "mlp",
+        "registers": registers, "qkv_bias": bias, "norm_epsilon": 1e-5 if rotary else 1e-6,
+    }  # fmt: skip
+    assumed: tuple[str, ...] = ()
+    if rotary:
+        periods = tensors["rope_embed.periods"].read()
+        usual = _ROTARY_BASE ** np.linspace(0, 1, len(periods), endpoint=False)
+        if not np.allclose(periods, usual, rtol=0.01):  # in bfloat16, perhaps
+            raise UserError(f"{opened.path} has rotary positions of another base than 100.")
+        fields |= {"position_embedding": "rotary_2d", "rotary_base": _ROTARY_BASE}
+        size, assumed = size or external.USUAL_IMAGE_SIZE, ("image_size", "preprocess")
+    else:  # of a square: registers have no positions
+        side = math.isqrt(match.sizes["N"] - 1)
+        if side**2 + 1 != match.sizes["N"]:
+            raise UserError(f"{opened.path} has {match.sizes['N']} positions, not of a square.")
+        size = (side * patch, side * patch)
+    return external.external_weights(
+        match,
+        timm.preprocess(_BICUBIC, size),
+        fields=fields,
+        assumed=assumed,
+        position_resize="bicubic_antialias" if registers else "bicubic_torch",
+    )
+
+
+def _read(opened: Opened) -> ExternalWeights:
+    if "class_embedding" in opened.tensors:
+        return _read_open_clip(opened)
+    if "mask_token" in opened.tensors and "architecture" not in opened.entries:
+        return _read_dino(opened)
+    raise MisfitError([])
+
+
+FORMAT = dataclasses.replace(timm.FORMAT, reads=_read, holds=lambda *_: False)
