@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import decode
+from vit_jax.data.ops import crops
 from vit_jax.data.ops import table as ops
 from vit_jax.data.ops.autoaugment import CHOICES, DISTORTIONS, REACH
-from vit_jax.data.ops.decode import flip_lr
+from vit_jax.data.ops.crops import flip_lr
 from vit_jax.data.ops.effects import affine
 from vit_jax.data.ops.resizing import resize_small
 from vit_jax.data.reader import Encoded, encoded
@@ -104,7 +104,7 @@ def ours(further_ops, data):
 
 @pytest.fixture
 def same_window(monkeypatch):
-    monkeypatch.setattr(decode, "inception_window", lambda *_: tf.constant(BOX))
+    monkeypatch.setattr(crops, "inception_window", lambda *_: tf.constant(BOX))
 
 
 @pytest.mark.parametrize("file", [0, 1], ids=["png", "jpeg"])
@@ -152,7 +152,7 @@ def test_sizes_are_those_of_big_vision(expected):
 def test_windows_are_drawn_as_by_big_vision(expected):
     """Quantiles of their areas, aspects and places."""
     size = tf.constant(DRAWN_FROM)
-    window = tf.function(lambda i: decode.inception_window(size, tf.stack([i, 0]), 0.05, 1.0))
+    window = tf.function(lambda i: crops.inception_window(size, tf.stack([i, 0]), 0.05, 1.0))
     windows = np.array([window(tf.constant(i, tf.int64)).numpy() for i in range(WINDOWS)])
     for name, ours_, theirs_ in zip(
         ("area", "aspect", "top", "left"),

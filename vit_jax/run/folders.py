@@ -9,7 +9,7 @@ from etils import epath
 from vit_jax import weights
 from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core.errors import ErrorCollector, reading
-from vit_jax.data import files
+from vit_jax.core.files import is_remote
 from vit_jax.data.sources import table as sources
 from vit_jax.run.parts import networks, pins
 from vit_jax.run.parts.examples import inherited_data_dir
@@ -27,7 +27,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     errors = ErrorCollector()
     seen: list[tuple[str, str | None]] = []
     for where, source, folder in _data_folders(config):
-        if (source, folder) not in seen and not (folder and files.is_remote(folder)):
+        if (source, folder) not in seen and not (folder and is_remote(folder)):
             seen.append((source, folder))
             errors.attempt(where, sources.check_folder, source, folder, where=where)
     for name, evaluation in config.evals.items():
@@ -48,7 +48,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
 
 
 def _check_file(field: str, path: str, such_as: str) -> None:
-    if not files.is_remote(path):
+    if not is_remote(path):
         with reading(field, path, cure=f"It is a file such as {such_as}."):
             epath.Path(path).expanduser().open("rb").close()
 
@@ -79,10 +79,10 @@ def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
     path = config.init.weights
     if config.model.name is None and not path:
         networks.architecture(config.model, config.init, config.loss.kind)
-    is_new = files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
+    is_new = is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
     if not path or not is_new:
         return
     if pins.named_weights(config).get(("init", "weights")):
         weights.check_name(path)
-    elif not files.is_remote(path) and not epath.Path(path).expanduser().exists():
+    elif not is_remote(path) and not epath.Path(path).expanduser().exists():
         networks.trained_weights(config.init)

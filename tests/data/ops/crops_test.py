@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import decode
+from vit_jax.data.ops import crops
 from vit_jax.data.reader import Encoded
 
 NUM_WINDOWS = 4000
@@ -43,7 +43,7 @@ def drawn(height, width, area_min):
     @tf.function
     def all_windows():
         return tf.map_fn(
-            lambda seed: decode.resized_crop_window(
+            lambda seed: crops.resized_crop_window(
                 tf.constant([height, width]), tf.stack([seed, 0]), area_min, 1.0
             ),
             tf.range(NUM_WINDOWS, dtype=tf.int64),
@@ -95,13 +95,13 @@ def test_resized_crop_is_distributed_as_described(height, width, area_min):
 
 
 def of_window(method, seed, pixels):
-    op = decode.random_resized_crop(24, method=method)
+    op = crops.random_resized_crop(24, method=method)
     return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy().astype(int)
 
 
 def by_pillow(method, seed, pixels):
     size = tf.constant(pixels.shape[:2])
-    window = decode.resized_crop_window(size, tf.constant([seed, 0], tf.int64), 0.08, 1.0)
+    window = crops.resized_crop_window(size, tf.constant([seed, 0], tf.int64), 0.08, 1.0)
     top, left, height, width = window.numpy()
     part = Image.fromarray(pixels[top : top + height, left : left + width])
     return np.asarray(part.resize((24, 24), method)).astype(int)
@@ -126,7 +126,7 @@ def test_resized_crop_interpolates_as_pillow_does(photo_like):
 def test_resized_crop_decodes_only_its_window(photo_like, encode):
     pixels = photo_like(120, 90)
     image = Encoded(tf.constant(encode(pixels)), tf.constant([120, 90]), tf.constant(1))
-    op = decode.random_resized_crop(24)
+    op = crops.random_resized_crop(24)
     assert op.decode is not None
     for seed in range(3):
         at = tf.constant([seed, 0], tf.int64)

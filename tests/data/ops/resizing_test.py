@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.messages import refused
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import decode, resizing
+from vit_jax.data.ops import crops, resizing
 from vit_jax.data.ops import table as ops
 
 # Equal except for sums on the border between two levels: hardly one value in 10,000.
@@ -116,7 +116,7 @@ def test_every_op_takes_every_method(edges, method):
         size = (40, 30) if op is resizing.resize else 30
         actual = op(size, method=method, levels="nearest").apply(pixels, seed)
         np.testing.assert_array_equal(actual.numpy(), expected)
-    crops = [decode.inception_crop(30, method=method, antialias=a) for a in (True, False)]
+    crops = [crops.inception_crop(30, method=method, antialias=a) for a in (True, False)]
     filtered, sampled = (crop.apply(pixels, seed).numpy() for crop in crops)
     assert filtered.shape == sampled.shape == (30, 30, 3)
     assert (filtered != sampled).any() == (method not in ("nearest", "area"))
@@ -150,7 +150,7 @@ def test_a_reduced_window_shows_the_same(method, antialias, photo_like, encode):
     image = Encoded(tf.constant(data), tf.constant([600, 480]), tf.constant(1))
     for seed in range(3):
         exact, actual = (
-            decode.inception_crop(64, method=method, antialias=antialias, reduced=reduced)
+            crops.inception_crop(64, method=method, antialias=antialias, reduced=reduced)
             .decode(image, tf.constant([seed, 0], tf.int64))
             .numpy()
             .astype(int)

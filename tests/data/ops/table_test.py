@@ -4,7 +4,7 @@ from PIL import Image
 
 from tests.messages import refused
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import decode
+from vit_jax.data.ops import crops, decode
 from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
@@ -125,7 +125,7 @@ def test_only_the_window_is_decoded_and_equals_the_whole_decoded(photo_like, enc
         image = encoded(Example(data, (0,)), 10**9)
         assert isinstance(image, Encoded)
         whole = decode.decode().decode(Encoded(image.data, image.size, tf.constant(1)), None)
-        crop = decode.inception_crop(96).apply(whole, tf.constant([seed, 1], tf.int64)).numpy()
+        crop = crops.inception_crop(96).apply(whole, tf.constant([seed, 1], tf.int64)).numpy()
         difference = np.abs(window - crop)
         assert difference.max() <= WINDOW_LEVELS
         assert difference.mean() <= WINDOW_MEAN_LEVELS

@@ -23,7 +23,14 @@ from vit_jax.core.errors import UnknownSplit, UserError, nearest
 from vit_jax.core.image_files import UNKNOWN_EXTENSIONS
 from vit_jax.data import files
 from vit_jax.data.source import Example, Labels, Source, row_offsets
-from vit_jax.data.sources.image_folder import FORMATS, METADATA, form_of, read_image
+from vit_jax.data.sources.image_folder import (
+    FORMATS,
+    METADATA,
+    ImageFolder,
+    NoClassFolders,
+    form_of,
+    read_image,
+)
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
@@ -146,6 +153,21 @@ def _size(path: str) -> int:
         return os.stat(path).st_size if path else 0
     except OSError:
         return 0
+
+
+def open_folder(r: Request) -> Source:
+    """Images in folders of classes; else those of the table in their folder, one of METADATA."""
+    try:
+        return ImageFolder(r)
+    except NoClassFolders:
+        root = files.expanded(r.data_dir or "")
+        tables = [path for name in METADATA for path in files.glob(root, name)]
+        below = [path for name in METADATA for path in files.glob(root, f"*/{name}")]
+        if len(tables) == 1 and not below:
+            return ImageTable(r._replace(data_dir=tables[0]))
+        if tables or not below:
+            raise
+        return ImageTable(r)
 
 
 def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ from vit_jax.core.arrays import encode
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
-from vit_jax.data import files
 from vit_jax.data.source import (
     Example,
     JoinedSource,
@@ -109,31 +108,12 @@ def _blotches(seed: int, size: tuple[int, int]) -> bytes:
     return encode(image, "JPEG")
 
 
-def open_folder(r: Request) -> Source:
-    """Images in folders of classes; else those of the table in their folder, one of METADATA."""
-    from vit_jax.data.sources.image_folder import METADATA, ImageFolder, NoClassFolders
-
-    try:
-        return ImageFolder(r)
-    except NoClassFolders:
-        from vit_jax.data.sources.image_table import ImageTable  # Arrow takes a while to import
-
-        root = files.expanded(r.data_dir or "")
-        tables = [path for name in METADATA for path in files.glob(root, name)]
-        below = [path for name in METADATA for path in files.glob(root, f"*/{name}")]
-        if len(tables) == 1 and not below:
-            return ImageTable(r._replace(data_dir=tables[0]))
-        if tables or not below:
-            raise
-        return ImageTable(r)
-
-
 SOURCES = entry_points.Parts[Callable[[Request], Source]](
     "sources",
     {
         "digits": "vit_jax.data.sources.table:Digits",
         "tfds": "vit_jax.data.sources.tfds:Tfds",
-        "image_folder": "vit_jax.data.sources.table:open_folder",
+        "image_folder": "vit_jax.data.sources.image_table:open_folder",
         "image_table": "vit_jax.data.sources.image_table:ImageTable",
         "mask_folder": "vit_jax.data.sources.mask_folder:MaskFolder",
         "synthetic": "vit_jax.data.sources.table:Synthetic.create",
