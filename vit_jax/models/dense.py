@@ -15,7 +15,6 @@ from vit_jax.core.schema.fields import ABOVE_0, UP_TO_1, field
 from vit_jax.models.head import head
 from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear
 from vit_jax.models.layers.norm import BatchNorm, BatchNormFields, norm
-from vit_jax.models.layers.tokens import Pooling
 
 # A field of evaluations.
 STRIDE = field(
@@ -24,21 +23,6 @@ STRIDE = field(
     bounds=(ABOVE_0, UP_TO_1),
 )
 _CONV_WIDTH = 256  # channels of a convolutional head
-
-
-class Patches(Pooling):
-    """The tokens of patches, from `first` on: what a dense head sees."""
-
-    def __init__(self, first: int):
-        self.first = first
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, N - first, D]."""
-        return x[:, self.first :]
-
-    def of_image(self, features: jax.Array) -> jax.Array:
-        """[B, N - first, D] -> [B, D]: their mean."""
-        return jnp.mean(features, axis=1, dtype=jnp.float32)
 
 
 class DenseHead(nnx.Module):
@@ -106,15 +90,6 @@ class ConvHead(DenseHead):
             x = jax.nn.gelu(normed(conv(x)))
             x = resized(x, (2 * x.shape[1], 2 * x.shape[2]))
         return self.classes(x)
-
-
-# model.dense -> its head.
-HEADS: dict[str, Any] = {"linear": LinearHead, "conv": ConvHead}
-
-
-def dense_head(model: Any, features: jax.Array, train: bool) -> jax.Array:
-    """[B, N, D] of patches -> [B, h, w, C]: the logits."""
-    return constrain(model.head(features, train), BATCH, None, None, None)
 
 
 def resized(x: jax.Array, size: tuple[int, int]) -> jax.Array:

@@ -18,17 +18,16 @@ from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.constraints import Constraint, unread_rules
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
-from vit_jax.models import dense
 from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers, multiple, rule
 from vit_jax.models.head import Classifier, head, no_head, one_head
-from vit_jax.models.layers import faster, posemb
+from vit_jax.models.layers import faster
 from vit_jax.models.layers.block import (
     Block,
     BlockSpec,
-    MixedRotaryBlock,
     PositionedBlock,
     SharingBlock,
     identity,
@@ -39,7 +38,13 @@ from vit_jax.models.layers.norm import norm
 from vit_jax.models.layers.posemb import Positions
 from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
 from vit_jax.models.layers.stack import Stack, call_block
-from vit_jax.models.layers.tokens import AttentionPooling, FirstTokens, PatchEmbedding, PatchMean
+from vit_jax.models.layers.tokens import (
+    AttentionPooling,
+    FirstTokens,
+    PatchEmbedding,
+    Patches,
+    PatchMean,
+)
 
 
 class ViT(Classifier):
@@ -77,10 +82,8 @@ class ViT(Classifier):
         make_block: Callable[..., Block] = Block
         if place == "layers":
             make_block = functools.partial(PositionedBlock, positions=new_positions)
-        elif spec.position_embedding == "rotary_mixed":
-            make_block = MixedRotaryBlock
         elif place == "shared":
-            make_block = SharingBlock
+            make_block = SHARING_BLOCKS.get(spec.position_embedding, SharingBlock)
 
         def vector(initializer: Initializer) -> nnx.Param:
             return param(initializer, (width,), (WIDTH,), rngs.params())
@@ -131,7 +134,7 @@ class ViT(Classifier):
         if num_classes and spec.distillation_token:
             self.distillation_head, self.read_out = make_head(), _mean_of_heads
         if num_classes and spec.dense:
-            make_dense, self.read_out = dense.HEADS[spec.dense], dense.dense_head
+            make_dense, self.read_out = DENSE_HEADS[spec.dense], _dense_head
             self.head = make_dense(spec, num_classes, layout.grid, init.head, rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
@@ -321,6 +324,11 @@ def _mean_of_heads(model: ViT, features: jax.Array, train: bool) -> jax.Array:
     return (class_logits + distillation_logits) / 2
 
 
+def _dense_head(model: ViT, features: jax.Array, train: bool) -> jax.Array:
+    """[B, N, D] of patches -> [B, h, w, C]."""
+    return constrain(model.head(features, train), BATCH, None, None, None)
+
+
 class PreLogits(Linear):
     """A dense layer and tanh before the head."""
 
@@ -344,26 +352,8 @@ def make_positions(
     spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs, kind: str | None = None
 ) -> Positions:
     """A position embedding, for all blocks or for one; kind: default the spec's."""
-    rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
-    make: dict[str, Callable[[], Positions]] = {
-        "none": Positions,
-        "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **rest),
-        "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **rest),
-        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **rest),
-        "relative_2d": lambda: posemb.Relative2dPositions(layout, spec.num_heads, **rest),
-        "relative_mlp": lambda: posemb.RelativeMlpPositions(
-            layout, spec.num_heads, spec.position_hidden, **rest
-        ),
-        "sincos_1d": lambda: posemb.SinCosPositions(layout, "sincos_1d"),
-        "sincos_2d": lambda: posemb.SinCosPositions(layout, "sincos_2d"),
-        "rotary_2d": lambda: posemb.Rotary2dPositions(layout, spec.rotary_base),
-        "rotary_axial": lambda: posemb.AxialRotaryPositions(
-            layout, spec.rotary_base, grid=spec.rotary_grid, offset=spec.rotary_offset,
-            columns_first=spec.rotary_columns_first,
-        ),
-        "rotary_mixed": lambda: posemb.MixedRotaryPositions(layout, spec.rotary_base),
-    }  # fmt: skip
-    return make[kind or spec.position_embedding]()
+    kind = kind or spec.position_embedding
+    return POSITIONS[kind.partition("_")[0]](kind, spec, layout, rngs)
 
 
 def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
@@ -373,7 +363,7 @@ def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
     """
     prefix = spec.registers + spec.has_class_token
     if spec.dense:
-        return dense.Patches(prefix)
+        return Patches(prefix)
     if spec.pool == "map":
         heads, mlp_dim = spec.pool_heads or spec.num_heads, spec.pool_mlp_dim or spec.mlp_dim
         own = dataclasses.replace(spec, num_heads=heads, mlp_dim=mlp_dim)
@@ -385,6 +375,24 @@ def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
 
 # --- fields
 
+# Parts that a spec names, which are imported by the models that have them.
+POSITIONS = entry_points.Parts[Callable[..., Positions]](
+    "positions",
+    {  # by the first word of model.position_embedding
+        "none": "vit_jax.models.layers.posemb:make",
+        "learned": "vit_jax.models.layers.posemb:make",
+        "sincos": "vit_jax.models.layers.posemb:make",
+        "relative": "vit_jax.models.layers.relative:make",
+        "rotary": "vit_jax.models.layers.rotary:make",
+    },
+)
+SHARING_BLOCKS = entry_points.Parts[type[SharingBlock]](
+    "blocks", {"rotary_mixed": "vit_jax.models.layers.rotary:MixedRotaryBlock"}
+)
+DENSE_HEADS = entry_points.Parts[Callable[..., nnx.Module]](
+    "dense heads",
+    {"linear": "vit_jax.models.dense:LinearHead", "conv": "vit_jax.models.dense:ConvHead"},
+)
 # Position embedding -> where it may act, its default first (see `position_at`).
 # "layers": in every block, with separate parameters; "shared": in every block with the same.
 PLACES: dict[str, tuple[str, ...]] = {
@@ -431,7 +439,7 @@ class ViTSpec(ModelSpec, BlockSpec):
         "a head for each patch, in place of that for the image: `linear`, batch norm and a 1 x 1 "
         "convolution, or `conv`, two 3 x 3 convolutions that upsample: see [dense "
         "prediction](dense.md)",
-        choices=dense.HEADS,
+        choices=DENSE_HEADS,
         trained=IN_SHAPES,
     )
     pool_prefix: bool = field(

@@ -12,8 +12,6 @@ from vit_jax.models.layers.posemb import (
     METHODS,
     Learned2dPositions,
     LearnedPositions,
-    Relative2dPositions,
-    RelativeMlpPositions,
     SinCosPositions,
     TokenLayout,
     check_resizable,
@@ -22,6 +20,7 @@ from vit_jax.models.layers.posemb import (
     sincos_1d,
     sincos_2d,
 )
+from vit_jax.models.layers.relative import Relative2dPositions, RelativeMlpPositions
 
 START = {"init": MAKERS["vit"](16).positions, "rngs": nnx.Rngs(0)}
 ROUNDING = 1e-6  # float32 of numbers up to 1

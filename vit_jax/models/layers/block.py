@@ -19,7 +19,6 @@ from vit_jax.core.axes import (
     HEAD_SIZE,
     HEADS,
     MLP,
-    POSITIONS,
     QKV,
     STREAM,
     TOKENS,
@@ -40,7 +39,7 @@ from vit_jax.models.layers.kernels.xla import (
 )  # fmt: skip
 from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Numerics, Precision, param
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
-from vit_jax.models.layers.posemb import MixedRotaryPositions, Positions, mixed_frequencies
+from vit_jax.models.layers.posemb import Positions
 from vit_jax.models.layers.regularization import Dropout, drop_branch, split_key
 
 
@@ -199,21 +198,6 @@ class SharingBlock(PositionedBlock):
     @property
     def sharing_blocks(self) -> tuple["SharingBlock", ...]:
         return (self,)
-
-
-class MixedRotaryBlock(SharingBlock):
-    """A block with frequencies of its own, for the rotary positions that all share."""
-
-    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs, **arguments: Any):
-        super().__init__(spec, rngs=rngs, **arguments)
-        shape = (2, spec.num_heads, spec.width // spec.num_heads // 2)
-        init = functools.partial(mixed_frequencies, base=spec.rotary_base)
-        self.frequencies = param(init, shape, (POSITIONS, HEADS, HEAD_SIZE), rngs.params())
-
-    def project(self, normed: jax.Array) -> Projected:
-        assert isinstance(self.positions, MixedRotaryPositions)
-        projected = Block.project(self, normed)
-        return self.positions.inside_block(projected, self.frequencies[...])
 
 
 class SelfAttention(nnx.Module):

@@ -1,8 +1,8 @@
 """Position embeddings: the position of each token in the image.
 
 Learned ones are parameters; fixed ones are sines and cosines of the position, computed when
-needed and not saved in checkpoints. Most are added to the tokens. The relative and the rotary one
-act inside attention instead. Registers have no position and get nothing.
+needed and not saved in checkpoints. These are added to the tokens; relative.py and rotary.py have
+those that act inside attention instead. Registers have no position and get nothing.
 """
 
 import functools
@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax.core.axes import HEAD_SIZE, HEADS, MLP, POSITIONS, WIDTH
+from vit_jax.core.axes import POSITIONS, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
-from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
+from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.kernels.xla import Projected, scaled
-from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
+from vit_jax.models.layers.linear import Initializer, param
 
 LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
 
@@ -49,6 +49,19 @@ class Positions(nnx.Module):
         query, key = self.rotate(projected.query), self.rotate(projected.key)
         bias = self.bias(scaled(query))
         return projected._replace(query=query, key=key, bias=bias, qkv=None)
+
+
+def make(kind: str, spec: Any, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
+    """The positions of this kind, with a ViTSpec's fields."""
+    rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
+    makers: dict[str, Callable[[], Positions]] = {
+        "none": Positions,
+        "learned_1d": lambda: LearnedPositions(layout, spec.width, **rest),
+        "learned_2d": lambda: Learned2dPositions(layout, spec.width, **rest),
+        "sincos_1d": lambda: SinCosPositions(layout, "sincos_1d"),
+        "sincos_2d": lambda: SinCosPositions(layout, "sincos_2d"),
+    }
+    return makers[kind]()
 
 
 class Table(Positions):
@@ -117,95 +130,6 @@ class Learned2dPositions(Positions):
         return jnp.concatenate([self.columns[...][column], self.rows[...][row]], axis=-1)
 
 
-class RelativePositions(Positions):
-    """A learned key for each offset in the 1-D sequence, shared by all heads (appendix D.4).
-
-    The query's product with it is added to the logits of attention, as in arXiv 1803.02155,
-    section 3.2. Offset o, from -(N - 1) to N - 1, is the query's position minus the key's; its
-    vector is in row o + N - 1.
-    """
-
-    def __init__(self, layout: TokenLayout, head_size: int, *, init: Initializer, rngs: nnx.Rngs):
-        shape = (2 * layout.num_tokens - 1, head_size)
-        self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
-
-    def bias(self, query: jax.Array) -> jax.Array:
-        keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
-        return _skewed(jnp.einsum("bqhk,ok->bhqo", query, keys))
-
-
-def _skewed(x: jax.Array) -> jax.Array:
-    """[..., N, 2N - 1] -> [..., N, N]: the N entries of each row q from N - 1 - q on.
-
-    Done by reshaping alone: with rows padded to 2N and flattened, entry N - 1 - q + k of row q has
-    index (N - 1) + q (2N - 1) + k, so rows of 2N - 1 from there begin with the N entries.
-    """
-    *batch, n, width = x.shape
-    flat = jnp.pad(x, ((0, 0),) * (len(batch) + 1) + ((0, 1),)).reshape(*batch, n * (width + 1))
-    return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
-
-
-class Relative2dPositions(Positions):
-    """A learned bias of each head for each offset of rows and columns (BEiT, arXiv 2106.08254).
-
-    Three more rows are for class token and registers: what they take from patches, patches from
-    them, and they from each other.
-    """
-
-    def __init__(self, layout: TokenLayout, num_heads: int, *, init: Initializer, rngs: nnx.Rngs):
-        self.prefix = layout.num_tokens - layout.num_patches
-        shape = (num_offsets(layout.grid) + 3 * bool(self.prefix), num_heads)
-        self.offsets = param(init, shape, (POSITIONS, HEADS), rngs.params())
-        self.grid = layout.grid
-
-    def bias(self, query: jax.Array) -> jax.Array:
-        n, table = num_offsets(self.grid), offsets_2d(self.grid)
-        table = np.pad(table, ((self.prefix, 0), (self.prefix, 0)))
-        table[: self.prefix], table[:, : self.prefix] = n, n + 1
-        table[: self.prefix, : self.prefix] = n + 2
-        return jnp.moveaxis(self.offsets[...][table], 2, 0)[None].astype(query.dtype)
-
-
-class RelativeMlpPositions(Positions):
-    """A bias of each head by an MLP of the logarithms of both offsets (arXiv 2111.09883, 3.3).
-
-    sign(o) log(1 + |o|) of offsets o in patches, and without bounds, as in timm's "cr". Class token
-    and registers have none.
-
-    Args:
-      hidden: width of the MLP.
-    """
-
-    def __init__(
-        self, layout: TokenLayout, num_heads: int, hidden: int, *, init: Initializer, rngs: nnx.Rngs
-    ):
-        dense = functools.partial(Linear, kernel_init=init, precision=FLOAT32, rngs=rngs)
-        self.fc1 = dense((2,), (hidden,), (POSITIONS,), (MLP,))
-        self.fc2 = dense((hidden,), (num_heads,), (MLP,), (HEADS,))
-        self.layout = layout
-
-    def bias(self, query: jax.Array) -> jax.Array:
-        rows, columns = self.layout.grid
-        offsets = np.indices((2 * rows - 1, 2 * columns - 1)).reshape(2, -1).T
-        offsets = offsets - np.array([rows - 1, columns - 1])
-        logs = (np.sign(offsets) * np.log1p(np.abs(offsets))).astype(np.float32)
-        table = self.fc2(jax.nn.relu(self.fc1(jnp.asarray(logs))))[offsets_2d(self.layout.grid)]
-        prefix = self.layout.num_tokens - self.layout.num_patches
-        padded = jnp.pad(table, ((prefix, 0), (prefix, 0), (0, 0)))
-        return jnp.moveaxis(padded, 2, 0)[None].astype(query.dtype)
-
-
-def num_offsets(grid: tuple[int, int]) -> int:
-    """The number of pairs of offsets between a grid's rows and columns."""
-    return (2 * grid[0] - 1) * (2 * grid[1] - 1)
-
-
-def offsets_2d(grid: tuple[int, int]) -> np.ndarray:
-    """[N, N] for N patches: the number of the query's offsets from the key, row by row."""
-    down, right = (x[:, None] - x for x in np.indices(grid).reshape(2, -1))
-    return (down + grid[0] - 1) * (2 * grid[1] - 1) + right + grid[1] - 1
-
-
 class SinCosPositions(Positions):
     """Fixed sines of the position in the 1-D sequence, or of the patch's row and column."""
 
@@ -246,139 +170,6 @@ def sincos_2d(grid: tuple[int, int], width: int) -> np.ndarray:
     """
     y, x = np.indices(grid).reshape(2, -1, 1) * LONGEST ** -np.linspace(0, 1, width // 4)
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-
-
-class RotaryPositions(Positions):
-    """RoPE (arXiv 2104.09864) in 2-D: queries and keys of patches rotated by their position.
-
-    Class token and registers are not rotated. Coordinates and frequencies are a subclass's.
-    """
-
-    def __init__(self, layout: TokenLayout, base: float):
-        self.layout, self.base = layout, base
-
-    def on(self, layout: TokenLayout, width: int) -> Positions:
-        """The same for another number of patches."""
-        del width
-        moved = nnx.merge(*nnx.split(self))
-        moved.layout = layout
-        return moved
-
-    def angles(self, head_size: int) -> np.ndarray:
-        """Radians for each pair of channels, [rows * columns, 1, K/2]."""
-        raise NotImplementedError
-
-    def rotate(self, x: jax.Array) -> jax.Array:
-        """[B, N, H, K] -> [B, N, H, K]."""
-        return self.turned(x, self.layout.pad_patches(self.angles(x.shape[-1])))
-
-    def turned(self, x: jax.Array, table: np.ndarray | jax.Array) -> jax.Array:
-        """Turns [B, N, H, K] by angles, [N, 1 or H, K/2]; one of 0 rotates nothing."""
-        # Of a fixed table they are constants of the program.
-        compute: Any = np if isinstance(table, np.ndarray) else jnp
-        cos, sin = jnp.asarray(compute.cos(table)), jnp.asarray(compute.sin(table))
-        first, second = self.pairs(x.astype(jnp.float32))
-        return self.joined(first * cos - second * sin, second * cos + first * sin).astype(x.dtype)
-
-    def pairs(self, x: jax.Array) -> Any:
-        """[..., K] -> [..., K/2], [..., K/2]: entries i and i + K/2 are rotated as a pair."""
-        return jnp.split(x, 2, axis=-1)
-
-    def joined(self, first: jax.Array, second: jax.Array) -> jax.Array:
-        """The reverse of `pairs`."""
-        return jnp.concatenate([first, second], axis=-1)
-
-
-class Rotary2dPositions(RotaryPositions):
-    """Half of the angles follow the row and half the column ("axial"), as in DINOv3.
-
-    Coordinates (arXiv 2508.10104) are the patches' centres between -1 and 1 along each side,
-    whatever the image's size. DINOv3 shifts and scales them at random in training, which is not
-    done here. It has no parameters, so it is the same in every layer.
-    """
-
-    def angles(self, head_size: int) -> np.ndarray:
-        return rotary_angles(self.layout.grid, head_size, self.base)[:, None]
-
-
-def rotary_angles(grid: tuple[int, int], head_size: int, base: float) -> np.ndarray:
-    """Angles, float32 [rows * columns, K/2] in radians: K/4 for the row, K/4 for the column.
-
-    2 pi c / base^(4i/K) for the coordinate c in (-1, 1) and i from 0 to K/4 - 1.
-    """
-    centres = [(2 * np.arange(n) + 1) / n - 1 for n in grid]
-    y, x = np.meshgrid(*centres, indexing="ij")
-    angles = [2 * np.pi * c.reshape(-1, 1) * rotary_frequencies(head_size, base) for c in (y, x)]
-    return np.concatenate(angles, axis=1).astype(np.float32)
-
-
-def rotary_frequencies(head_size: int, base: float) -> np.ndarray:
-    """[K/4]: from 1 to nearly 1 / base."""
-    return base ** -(np.arange(head_size // ROTARY_PARTS) * ROTARY_PARTS / head_size)
-
-
-class NeighboursRotaryPositions(RotaryPositions):
-    """Rotary positions whose coordinates are numbers of patches."""
-
-    def pairs(self, x: jax.Array) -> Any:
-        """[..., K] -> [..., K/2], [..., K/2]: entries 2i and 2i + 1 are rotated as a pair."""
-        both = x.reshape(*x.shape[:-1], -1, 2)
-        return both[..., 0], both[..., 1]
-
-    def joined(self, first: jax.Array, second: jax.Array) -> jax.Array:
-        both = jnp.concatenate([first[..., None], second[..., None]], axis=-1)
-        return both.reshape(*first.shape[:-1], -1)
-
-
-class AxialRotaryPositions(NeighboursRotaryPositions):
-    """Half of the angles follow the number of the row and half that of the column.
-
-    As in EVA-02 (arXiv 2303.11331), the Perception Encoder (2504.13181) and RoPE-Axial
-    (2403.13298).
-
-    Args:
-      grid: rows and columns that the coordinates of any image are stretched to; 0: its own.
-      offset: of the coordinates; the first is this number.
-      columns_first: whether the first half follows the column.
-    """
-
-    def __init__(
-        self, layout: TokenLayout, base: float, *, grid: int, offset: float, columns_first: bool
-    ):
-        super().__init__(layout, base)
-        self.grid, self.offset, self.columns_first = grid, offset, columns_first
-
-    def angles(self, head_size: int) -> np.ndarray:
-        numbers = [(np.arange(n) + self.offset) * ((self.grid or n) / n) for n in self.layout.grid]
-        y, x = np.meshgrid(*numbers, indexing="ij")
-        order = (x, y) if self.columns_first else (y, x)
-        frequencies = rotary_frequencies(head_size, self.base)
-        angles = [c.reshape(-1, 1, 1) * frequencies for c in order]
-        return np.concatenate(angles, axis=-1).astype(np.float32)
-
-
-class MixedRotaryPositions(NeighboursRotaryPositions):
-    """Each angle follows both, by two learned frequencies for each layer, head and pair.
-
-    RoPE-Mixed (arXiv 2403.13298, section 3.2). The frequencies are parameters of blocks.
-    """
-
-    def inside_block(self, projected: Projected, frequencies: jax.Array) -> Projected:
-        """Attention's inputs with a block's [2, H, K/2], of the column and of the row."""
-        y, x = np.indices(self.layout.grid).reshape(2, -1, 1, 1).astype(np.float32)
-        table = self.layout.pad_patches(x * frequencies[0] + y * frequencies[1])
-        query, key = (self.turned(x, table) for x in projected[:2])
-        return projected._replace(query=query, key=key, qkv=None)
-
-
-def mixed_frequencies(key: Any, shape: tuple[int, ...], dtype: Any, *, base: float) -> jax.Array:
-    """[2, H, K/2]: those of two axes, at right angles and turned at random, for each head."""
-    _, heads, half = shape
-    turn = 2 * jnp.pi * jax.random.uniform(key, (heads, 1))
-    turns = jnp.concatenate([turn, turn + jnp.pi / 2])  # [2H, 1]
-    frequencies = rotary_frequencies(2 * half, base) * jnp.stack([jnp.cos(turns), jnp.sin(turns)])
-    halves = frequencies.reshape(2, 2, heads, half // 2)
-    return jnp.moveaxis(halves, 1, 2).reshape(shape).astype(dtype)
 
 
 # --- resizing of learned tables for images of another size (section 3.2)

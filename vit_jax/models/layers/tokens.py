@@ -119,6 +119,21 @@ class PatchMean(Pooling):
         return jnp.concatenate([x[:, 0], mean], axis=1) if self.class_token else mean
 
 
+class Patches(Pooling):
+    """The tokens of patches, from `first` on: what a dense head sees."""
+
+    def __init__(self, first: int):
+        self.first = first
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N - first, D]."""
+        return x[:, self.first :]
+
+    def of_image(self, features: jax.Array) -> jax.Array:
+        """[B, N - first, D] -> [B, D]: their mean."""
+        return jnp.mean(features, axis=1, dtype=jnp.float32)
+
+
 class AttentionPooling(Pooling):
     """Attention from a learned probe to the tokens, plus a plain MLP of its normalised output.
 

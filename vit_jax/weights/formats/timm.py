@@ -21,7 +21,7 @@ from vit_jax.models import efficientnet
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.efficientnet import SQUEEZE, STAGES, EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
-from vit_jax.models.layers.posemb import num_offsets
+from vit_jax.models.layers.relative import num_offsets
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format

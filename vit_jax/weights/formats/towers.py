@@ -13,7 +13,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.layers.posemb import num_offsets
+from vit_jax.models.layers.relative import num_offsets
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format

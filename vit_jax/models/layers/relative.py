@@ -1,0 +1,119 @@
+"""Relative positions: biases of attention's logits, by the offset between two tokens.
+
+Learned ones are for one grid of patches; nothing is added to the tokens.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax.core.axes import HEAD_SIZE, HEADS, MLP, POSITIONS
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
+from vit_jax.models.layers.posemb import Positions
+
+
+def make(kind: str, spec: Any, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
+    """The relative positions of this kind, with a ViTSpec's fields."""
+    rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
+    heads, head_size = spec.num_heads, spec.width // spec.num_heads
+    makers: dict[str, Callable[[], Positions]] = {
+        "relative": lambda: RelativePositions(layout, head_size, **rest),
+        "relative_2d": lambda: Relative2dPositions(layout, heads, **rest),
+        "relative_mlp": lambda: RelativeMlpPositions(layout, heads, spec.position_hidden, **rest),
+    }
+    return makers[kind]()
+
+
+class RelativePositions(Positions):
+    """A learned key for each offset in the 1-D sequence, shared by all heads (appendix D.4).
+
+    The query's product with it is added to the logits of attention, as in arXiv 1803.02155,
+    section 3.2. Offset o, from -(N - 1) to N - 1, is the query's position minus the key's; its
+    vector is in row o + N - 1.
+    """
+
+    def __init__(self, layout: TokenLayout, head_size: int, *, init: Initializer, rngs: nnx.Rngs):
+        shape = (2 * layout.num_tokens - 1, head_size)
+        self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
+        return _skewed(jnp.einsum("bqhk,ok->bhqo", query, keys))
+
+
+def _skewed(x: jax.Array) -> jax.Array:
+    """[..., N, 2N - 1] -> [..., N, N]: the N entries of each row q from N - 1 - q on.
+
+    Done by reshaping alone: with rows padded to 2N and flattened, entry N - 1 - q + k of row q has
+    index (N - 1) + q (2N - 1) + k, so rows of 2N - 1 from there begin with the N entries.
+    """
+    *batch, n, width = x.shape
+    flat = jnp.pad(x, ((0, 0),) * (len(batch) + 1) + ((0, 1),)).reshape(*batch, n * (width + 1))
+    return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
+
+
+class Relative2dPositions(Positions):
+    """A learned bias of each head for each offset of rows and columns (BEiT, arXiv 2106.08254).
+
+    Three more rows are for class token and registers: what they take from patches, patches from
+    them, and they from each other.
+    """
+
+    def __init__(self, layout: TokenLayout, num_heads: int, *, init: Initializer, rngs: nnx.Rngs):
+        self.prefix = layout.num_tokens - layout.num_patches
+        shape = (num_offsets(layout.grid) + 3 * bool(self.prefix), num_heads)
+        self.offsets = param(init, shape, (POSITIONS, HEADS), rngs.params())
+        self.grid = layout.grid
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        n, table = num_offsets(self.grid), offsets_2d(self.grid)
+        table = np.pad(table, ((self.prefix, 0), (self.prefix, 0)))
+        table[: self.prefix], table[:, : self.prefix] = n, n + 1
+        table[: self.prefix, : self.prefix] = n + 2
+        return jnp.moveaxis(self.offsets[...][table], 2, 0)[None].astype(query.dtype)
+
+
+class RelativeMlpPositions(Positions):
+    """A bias of each head by an MLP of the logarithms of both offsets (arXiv 2111.09883, 3.3).
+
+    sign(o) log(1 + |o|) of offsets o in patches, and without bounds, as in timm's "cr". Class token
+    and registers have none.
+
+    Args:
+      hidden: width of the MLP.
+    """
+
+    def __init__(
+        self, layout: TokenLayout, num_heads: int, hidden: int, *, init: Initializer, rngs: nnx.Rngs
+    ):
+        dense = functools.partial(Linear, kernel_init=init, precision=FLOAT32, rngs=rngs)
+        self.fc1 = dense((2,), (hidden,), (POSITIONS,), (MLP,))
+        self.fc2 = dense((hidden,), (num_heads,), (MLP,), (HEADS,))
+        self.layout = layout
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        rows, columns = self.layout.grid
+        offsets = np.indices((2 * rows - 1, 2 * columns - 1)).reshape(2, -1).T
+        offsets = offsets - np.array([rows - 1, columns - 1])
+        logs = (np.sign(offsets) * np.log1p(np.abs(offsets))).astype(np.float32)
+        table = self.fc2(jax.nn.relu(self.fc1(jnp.asarray(logs))))[offsets_2d(self.layout.grid)]
+        prefix = self.layout.num_tokens - self.layout.num_patches
+        padded = jnp.pad(table, ((prefix, 0), (prefix, 0), (0, 0)))
+        return jnp.moveaxis(padded, 2, 0)[None].astype(query.dtype)
+
+
+def num_offsets(grid: tuple[int, int]) -> int:
+    """The number of pairs of offsets between a grid's rows and columns."""
+    return (2 * grid[0] - 1) * (2 * grid[1] - 1)
+
+
+def offsets_2d(grid: tuple[int, int]) -> np.ndarray:
+    """[N, N] for N patches: the number of the query's offsets from the key, row by row."""
+    down, right = (x[:, None] - x for x in np.indices(grid).reshape(2, -1))
+    return (down + grid[0] - 1) * (2 * grid[1] - 1) + right + grid[1] - 1
