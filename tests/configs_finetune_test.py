@@ -9,7 +9,6 @@ from flax import nnx
 from tests.configs_test import load
 from tests.messages import refused
 from vit_jax.core import pytrees
-from vit_jax.learning.optim import patterns
 from vit_jax.run.parts import networks, preprocessing, updates
 
 # Table 4: steps and learning rates tried (ResNets and hybrids left out).
@@ -62,9 +61,8 @@ def trained(variant, *overrides):
     fields = ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map", *overrides]
     c = load(f"finetune.py:{variant}", fields)
     params = nnx.state(nnx.eval_shape(lambda: networks.model(c, num_classes=6).make(nnx.Rngs(0))))
-    o = updates.objective(c, num_classes=6)
-    frozen = patterns.frozen(nnx.to_pure_dict(params), o.freeze, o.adapters)
-    by_name = pytrees.flatten(frozen)
+    frozen = updates.frozen(c.optim, c.lora)
+    by_name = pytrees.flatten(frozen.masks(nnx.to_pure_dict(params)))
     names = {name for name, mask in by_name.items() if not mask.all()}
     return names, by_name.keys() - names
 

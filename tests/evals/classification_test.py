@@ -68,7 +68,7 @@ def run(
 
     objective = Objective(
         loss=Softmax(), num_classes=3,
-        grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
+        grad_accum_steps=1, mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
     graph, _ = nnx.split(Colours(), nnx.Param)
     mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)

@@ -66,7 +66,7 @@ def reader(images, labels, *, bad=(), cache=None, opened=None):
     graph, _ = nnx.split(Scaled(), nnx.Param)
     objective = Objective(
         loss=Softmax(), num_classes=3,
-        grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
+        grad_accum_steps=1, mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
     mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
     read = functools.partial(

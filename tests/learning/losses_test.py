@@ -85,7 +85,7 @@ def test_sigmoid_is_summed_over_classes():
 def by_config(**fields):
     """The function from logits and targets to losses that a config means."""
     loss = losses.LOSSES[fields["kind"]](**fields)
-    parts = {"grad_accum_steps": 1, "freeze": (), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    parts = {"grad_accum_steps": 1, "mean": (0.5,) * 3, "std": (0.5,) * 3}
     return losses.Objective(loss=loss, num_classes=2, **parts).losses
 
 
@@ -197,7 +197,7 @@ def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation,
 )
 def test_gradients_are_sums_of_microbatches_or_views(parts, method, is_sum):
     objective = losses.Objective(
-        loss=losses.Softmax(), num_classes=3, grad_accum_steps=parts, freeze=(), mean=(0.5,) * 3,
+        loss=losses.Softmax(), num_classes=3, grad_accum_steps=parts, mean=(0.5,) * 3,
         std=(0.5,) * 3, method=method,
     )  # fmt: skip
     assert objective.sums_gradients == is_sum

@@ -89,7 +89,7 @@ def test_the_optimizer_does_not_see_them(trainer):
 def test_neither_clipping_nor_the_log_counts_their_gradients(trainer):
     objective = Objective(
         loss=Softmax(), num_classes=4,
-        grad_accum_steps=1, freeze=(), mean=(0.5,) * 3, std=(0.5,) * 3,
+        grad_accum_steps=1, mean=(0.5,) * 3, std=(0.5,) * 3,
     )  # fmt: skip
     loss_and_grads = jax.jit(make_loss_and_grads(trainer.layout, objective, 0))
     batch = trainer.batch(1)

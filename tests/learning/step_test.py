@@ -15,7 +15,8 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import NonFiniteError
 from vit_jax.learning.losses import Objective, Softmax, batch_layout
-from vit_jax.learning.optim import optimizers, patterns, schedules
+from vit_jax.learning.optim import optimizers, schedules
+from vit_jax.learning.optim.patterns import Frozen
 from vit_jax.learning.state import TrainState, state_layout
 from vit_jax.learning.step import _accumulated, lower_update, make_update
 from vit_jax.learning.updates import skip_update
@@ -46,6 +47,7 @@ def compiled(
         momentum=0.9, nesterov=False, joint_qkv=False, mu_dtype="float32",
     )  # fmt: skip
     fields = toy | fields
+    frozen = Frozen(freeze) if freeze else None
     layout = state_layout(
         make
         or (
@@ -53,12 +55,12 @@ def compiled(
                 model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields
             )
         ),
-        patterns.without_frozen(optimizer, freeze), mesh, ema_decay=ema_decay,
+        frozen.without_frozen(optimizer) if frozen else optimizer, mesh, ema_decay=ema_decay,
         shard_optimizer=shard_optimizer, unstacked_steps=unstacked_steps,
     ).in_steps  # fmt: skip
     objective = Objective(
         loss=Softmax(mixup=mixup, cutmix=cutmix),
-        num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
+        num_classes=CLASSES, grad_accum_steps=grad_accum_steps, frozen=frozen, mean=(0.5,) * 3,
         std=(0.5,) * 3,
     )  # fmt: skip
     batch = batch_layout(mesh, batch_size=batch_size, image_size=size, max_labels=1)
@@ -255,7 +257,7 @@ def test_frozen_parameters_keep_their_bits_and_count_in_no_norm():
         norms = [float(t.step(t.batch(seed))["train/grad_norm"]) for t in (trainer, free)]
     assert norms[0] < norms[1]
     moved = jax.tree.map(lambda a, b: a != b, before, jax.device_get(trainer.state.params))
-    frozen = pytrees.flatten(patterns.frozen(before, freeze))
+    frozen = pytrees.flatten(Frozen(freeze).masks(before))
     for name, changed in pytrees.flatten(moved).items():
         by_layer = changed.reshape(frozen[name].size, -1).any(axis=1)
         np.testing.assert_array_equal(by_layer, ~frozen[name].reshape(-1), err_msg=name)

@@ -19,7 +19,7 @@ from vit_jax.learning.mixing import MODES, Mixing
 from vit_jax.parallel import mesh as meshes
 
 if TYPE_CHECKING:
-    from vit_jax.models.adapters import Adapters
+    from vit_jax.learning.optim.patterns import Frozen
 
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
 # labels are weighted, also "label_weights" float32 [B, K]; further views of the images, uint8
@@ -255,13 +255,16 @@ class Objective:
     loss: LossConfig  # but for class_weights, which are below, as numbers
     num_classes: int
     grad_accum_steps: int  # number of microbatches
-    freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
     mean: tuple[float, ...]  # of each channel, whole numbers in [0, 1]; or one for all
     std: tuple[float, ...]
     class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
-    adapters: Adapters | None = None  # which are trained instead of everything
+    frozen: Frozen | None = None  # what is not trained
     method: Method = Supervised()  # what is learnt
     total_steps: int = 1  # of the run; read by methods that change on the way
+
+    def stop_gradients(self, params: Any) -> Any:
+        """The same parameters; the gradients of the frozen ones are zero and not computed."""
+        return params if self.frozen is None else self.frozen.stop_gradients(params)
 
     def images(self, batch: Batch, name: str = "image") -> jax.Array:
         """A batch -> normalised images, or a view of them, float32 [B, H, W, 3]."""

@@ -13,7 +13,6 @@ from vit_jax.core.pytrees import group_layers, with_statistics, without_statisti
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.method import StepContext
 from vit_jax.learning.mixing import mix
-from vit_jax.learning.optim.patterns import stop_gradients
 from vit_jax.learning.state import StateLayout, TrainState, pure_dict, random_stream
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import zero1
@@ -82,7 +81,7 @@ def make_loss_and_grads(
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, loss_weights = microbatch
-            params = stop_gradients(pin_layouts(params), objective.freeze, objective.adapters)
+            params = objective.stop_gradients(pin_layouts(params))
             output = objective.method.loss(merged(params), inputs, key, context)
             return jnp.sum(output.losses * loss_weights), (output.metrics, output.observed)
 

@@ -24,7 +24,6 @@ from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.learning.losses import Objective
 from vit_jax.learning.method import Teacher
 from vit_jax.learning.methods import SUPERVISED
-from vit_jax.learning.optim import patterns
 from vit_jax.learning.state import StateLayout
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import mesh as meshes
@@ -165,20 +164,19 @@ def parameters(screen: Screen, objective: Objective, layout: StateLayout) -> Non
 
 def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
     """Announces how many of the parameters are trained, where not all are."""
-    if not objective.freeze and objective.adapters is None:
+    frozen = objective.frozen
+    if frozen is None:
         return
     params = pytrees.without_statistics(layout.state.params)
-    frozen = patterns.frozen(params, objective.freeze, objective.adapters)
-    numbers = pytrees.flatten(
-        jax.tree.map(lambda x, mask: round(x.size * (1 - float(mask.mean()))), params, frozen)
-    )
+    number = lambda x, mask: round(x.size * (1 - float(mask.mean())))
+    numbers = pytrees.flatten(jax.tree.map(number, params, frozen.masks(params)))
     said = f"{format_count(sum(numbers.values()))} parameters"
-    if objective.adapters is not None:
+    if frozen.adapters is not None:
         adapter_size = sum(n for name, n in numbers.items() if pytrees.is_adapter(name))
         said += f", {format_count(adapter_size)} of them in adapters"
-        said += f" of rank {objective.adapters.rank}"
+        said += f" of rank {frozen.adapters.rank}"
     screen.say(f"trained  {said}; the others are frozen")
-    screen.say(f"         in {', '.join(patterns.trained_parts(frozen))}")
+    screen.say(f"         in {', '.join(frozen.trained_parts(params))}")
 
 
 def teacher(screen: Screen, teacher: Teacher) -> None:

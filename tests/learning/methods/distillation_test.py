@@ -125,7 +125,7 @@ def test_images_without_a_label_do_not_count_as_wrong():
             return logits
 
     objective = Objective(
-        loss=Softmax(), num_classes=3, grad_accum_steps=1, freeze=(), mean=(0.5,) * 3,
+        loss=Softmax(), num_classes=3, grad_accum_steps=1, mean=(0.5,) * 3,
         std=(0.5,) * 3, method=Distillation(teacher="x"),
     )  # fmt: skip
     output = objective.method.loss(

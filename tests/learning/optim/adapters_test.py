@@ -6,7 +6,7 @@ import numpy as np
 import optax
 
 from vit_jax.core import pytrees
-from vit_jax.learning.optim import patterns
+from vit_jax.learning.optim.patterns import Frozen
 from vit_jax.models.adapters import Adapters
 
 L, D, N, R, H, K = 3, 4, 3, 2, 2, 2
@@ -21,7 +21,7 @@ PARAMS = pytrees.unflatten({name: jnp.ones(shape) for name, shape in NAMED.items
 
 def trained(*kernels, train=("head/.*",), freeze=()):
     lora = Adapters(kernels, rank=R, alpha=1.0, train=train)
-    masks = pytrees.flatten(patterns.frozen(PARAMS, freeze, lora))
+    masks = pytrees.flatten(Frozen(freeze, lora).masks(PARAMS))
     return {name: ~mask for name, mask in masks.items() if not mask.all()}
 
 
@@ -48,10 +48,10 @@ def test_some_layers_and_some_projections():
 
 def test_gradients_and_updates_of_the_others_are_zero():
     lora = Adapters(("blocks/[01]/attention/query/kernel",), rank=R, alpha=1.0, train=("head/.*",))
-    stopped = lambda p: patterns.stop_gradients(p, (), lora)
-    square = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(stopped(p)))
+    frozen = Frozen(adapters=lora)
+    square = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(frozen.stop_gradients(p)))
     grads = pytrees.flatten(jax.grad(square)(PARAMS))
-    tx = patterns.without_frozen(optax.sgd(1.0), (), lora)
+    tx = frozen.without_frozen(optax.sgd(1.0))
     updates, _ = tx.update(PARAMS, tx.init(PARAMS), PARAMS)
     expected = np.zeros((L, N))
     expected[:2, 0] = 1

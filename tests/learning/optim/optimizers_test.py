@@ -278,8 +278,9 @@ def test_kernels_without_a_gradient_lose_the_effective_weight_decay(name, meanin
 def test_lambs_effective_weight_decay_is_measured_by_its_trust_ratios(freeze):
     """The mean over the trained kernels, each with the ratio of its norm to its update's."""
     params, fields = float32(tree(0)), {"weight_decay": 0.3, "weight_decay_meaning": "lr_scaled"}
-    tx = patterns.without_frozen(optimizers.create("lamb", **settings(**fields)), freeze)
-    is_frozen = patterns.frozen(params, freeze) if freeze else None
+    tx, frozen = optimizers.create("lamb", **settings(**fields)), patterns.Frozen(freeze)
+    tx = frozen.without_frozen(tx) if freeze else tx
+    is_frozen = frozen.masks(params) if freeze else None
     still = lambda g, mask: g * ~patterns.over(mask, g)
     grads = jax.tree.map(still, GRADIENTS[0], is_frozen) if freeze else GRADIENTS[0]
     _, state = tx.update(float32(grads), tx.init(params), params)

@@ -11,7 +11,7 @@ from tests.messages import refused
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.learning.optim import patterns
-from vit_jax.learning.optim.patterns import layer_factors, with_lr_multipliers
+from vit_jax.learning.optim.patterns import Frozen, layer_factors, with_lr_multipliers
 from vit_jax.models.layers.stack import unstack
 
 PARAMS = {
@@ -82,14 +82,12 @@ def params():
 
 
 def test_frozen_parameters_have_no_gradient_update_decay_or_state():
-    freeze = ("blocks/0/.*", "head/.*")
-    tx = patterns.without_frozen(optax.adamw(0.1, weight_decay=0.5), freeze)
+    frozen = Frozen(("blocks/0/.*", "head/.*"))
+    tx = frozen.without_frozen(optax.adamw(0.1, weight_decay=0.5))
     state = tx.init(params())
     assert not [name for name in pytrees.flatten(state) if "head" in name]
     updates, _ = tx.update(params(), state, params())
-    square = lambda p: sum(
-        jnp.sum(x**2) for x in jax.tree.leaves(patterns.stop_gradients(p, freeze))
-    )
+    square = lambda p: sum(jnp.sum(x**2) for x in jax.tree.leaves(frozen.stop_gradients(p)))
     for tree in (updates, jax.grad(square)(params())):
         assert (tree["head"]["kernel"] == 0).all()
         for x in tree["blocks"]["block"].values():
@@ -99,7 +97,7 @@ def test_frozen_parameters_have_no_gradient_update_decay_or_state():
 @pytest.mark.parametrize("freeze", [(".*",), ("blocks/.*", "head/.*")])
 def test_freezing_everything_is_refused(freeze):
     with refused("optim.freeze"):
-        patterns.without_frozen(optax.adam(0.1), freeze).init(params())
+        Frozen(freeze).without_frozen(optax.adam(0.1)).init(params())
 
 
 def test_frozen_parameters_cost_no_gradient():
@@ -111,7 +109,8 @@ def test_frozen_parameters_cost_no_gradient():
         return jnp.sum(x @ params["head"])
 
     def products(*freeze):
-        frozen_loss = lambda p, x: loss(patterns.stop_gradients(p, freeze), x)
+        stop = Frozen(freeze).stop_gradients if freeze else lambda p: p
+        frozen_loss = lambda p, x: loss(stop(p), x)
         params = {"blocks": {"block": {"kernel": jnp.ones((4, 8, 8))}}, "head": jnp.ones((8, 8))}
         compiled = jax.jit(jax.grad(frozen_loss)).lower(params, jnp.ones((8, 8))).compile()
         return round(compiled.cost_analysis()["flops"] / (2 * 8**3))

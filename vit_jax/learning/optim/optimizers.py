@@ -197,7 +197,7 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
 def mean_trust_ratio(opt_state: Any, is_frozen: Any = None) -> jax.Array:
     """Mean trust ratio of the last update, []; query, key and value count as their ratios do.
 
-    is_frozen: masks as `patterns.frozen` gives; what is frozen is left out. 0 if all are.
+    is_frozen: masks as `patterns.Frozen` gives; what is frozen is left out. 0 if all are.
     """
     leaves = jax.tree.leaves(opt_state, is_leaf=lambda x: isinstance(x, TrustRatio))
     (state,) = (x for x in leaves if isinstance(x, TrustRatio))
@@ -392,7 +392,7 @@ def effective_weight_decay(
     optimizers it is None: their update rules mix decay and gradient.
 
     opt_state: the whole optimizer's state after that update, however it is wrapped.
-    is_frozen: masks as `patterns.frozen` gives, of parameters that are not updated; None: all are.
+    is_frozen: masks as `patterns.Frozen` gives, of parameters that are not updated; None: all are.
     """
     if not weight_decay:
         return 0.0

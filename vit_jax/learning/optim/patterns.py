@@ -8,6 +8,7 @@ first layer alone. So `blocks/0-5` is everything in the first six blocks, `block
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def over(mask: np.ndarray, param: Any) -> np.ndarray:
 
 
 def _trained_with(adapters: Adapters, params: Any) -> Any:
-    """Tree of bool arrays as `frozen` gives, True where a parameter is trained."""
+    """Tree of bool arrays as `Frozen.masks` gives, True where a parameter is trained."""
     from vit_jax.models.adapters import adapted
 
     masks = [match(pattern, params, field="lora.train") for pattern in adapters.train]
@@ -85,45 +86,96 @@ def _trained_with(adapters: Adapters, params: Any) -> Any:
     return pytrees.map_named(factor, params, beside)
 
 
-# --- frozen parameters: no gradient, which clipping and the log would count; no weight decay; and,
-# if all layers are frozen, no arrays in the optimizer's state.
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """The parameters that a run does not train.
 
+    They have no gradient, which clipping and the log would count; no weight decay; and, if all
+    layers are frozen, no arrays in the optimizer's state.
 
-def frozen(params: Any, freeze: tuple[str, ...], adapters: Adapters | None = None) -> Any:
-    """Tree of bool arrays, [L] for a stacked parameter and [] for another: True where it is frozen.
-
-    With `adapters` everything else is frozen, but for what they say; a mask may then be [L, n], for
-    n projections side by side. Raises UserError for a pattern that matches nothing, or if nothing
-    is left to be trained.
+    Attributes:
+      freeze: patterns of names.
+      adapters: if given, everything else is frozen, but for what they say.
     """
-    masks = [match(pattern, params, field="optim.freeze") for pattern in freeze]
-    if adapters is not None:
-        masks.append(jax.tree.map(np.logical_not, _trained_with(adapters, params)))
-    is_frozen = jax.tree.map(_any_of, *masks)
-    leaves = jax.tree.leaves(is_frozen)
-    if leaves and all(mask.all() for mask in leaves):
-        raise UserError(f"optim.freeze={','.join(freeze)} leaves no parameter to be trained.")
-    return is_frozen
 
+    freeze: tuple[str, ...] = ()
+    adapters: Adapters | None = None
 
-def trained_parts(is_frozen: Any) -> list[str]:
-    """Parts in which the masks of `frozen` leave something to train: ["blocks/6-11", "head"]."""
-    layers: dict[str, set[int]] = {}
-    for name, mask in pytrees.flatten(is_frozen).items():
-        if mask.all():
-            continue
-        if is_stacked(name):
-            is_trained = ~mask.reshape(len(mask), -1).all(axis=1)
-            layers.setdefault(stack_name(name), set()).update(np.flatnonzero(is_trained).tolist())
-        else:
-            layers.setdefault(name.partition("/")[0], set())
-    parts = []
-    for part, numbers in sorted(layers.items()):
-        rising = np.array(sorted(numbers))
-        runs = np.split(rising, np.flatnonzero(np.diff(rising) > 1) + 1) if numbers else []
-        parts += [f"{part}/{r[0]}-{r[-1]}" if len(r) > 1 else f"{part}/{r[0]}" for r in runs]
-        parts += [] if numbers else [part]
-    return parts
+    def masks(self, params: Any) -> Any:
+        """Tree of bool arrays, [L] for a stacked parameter and [] for another: True if frozen.
+
+        With adapters a mask may be [L, n], for n projections side by side.
+
+        Raises:
+          UserError: a pattern matches nothing, or nothing is left to be trained.
+        """
+        masks = [match(pattern, params, field="optim.freeze") for pattern in self.freeze]
+        if self.adapters is not None:
+            masks.append(jax.tree.map(np.logical_not, _trained_with(self.adapters, params)))
+        is_frozen = jax.tree.map(_any_of, *masks)
+        leaves = jax.tree.leaves(is_frozen)
+        if leaves and all(mask.all() for mask in leaves):
+            patterns = ",".join(self.freeze)
+            raise UserError(f"optim.freeze={patterns} leaves no parameter to be trained.")
+        return is_frozen
+
+    def stop_gradients(self, params: Any) -> Any:
+        """The same parameters; the gradients of the frozen ones are zero and not computed.
+
+        Each layer of a stack is stopped separately, so that the compiler sees which gradients are
+        needed when blocks are unrolled. A scan computes the gradients of all its layers.
+        """
+
+        def stop(param: jax.Array, mask: np.ndarray) -> jax.Array:
+            if mask.all():
+                return jax.lax.stop_gradient(param)
+            if not mask.any():
+                return param
+            if mask.ndim > 1:
+                return jnp.where(over(mask, param), jax.lax.stop_gradient(param), param)
+            layers = jax.lax.split(param, [1] * len(mask))
+            each = [jax.lax.stop_gradient(x) if m else x for x, m in zip(layers, mask, strict=True)]
+            return jnp.concatenate(each)
+
+        return jax.tree.map(stop, params, self.masks(params))
+
+    def without_frozen(
+        self, optimizer: optax.GradientTransformation
+    ) -> optax.GradientTransformation:
+        """`optimizer` for all but the frozen parameters, whose updates are zero.
+
+        `init` raises UserError as `masks` does. The gradients must come through `stop_gradients`.
+        """
+
+        def labels(params: Any) -> Any:
+            return jax.tree.map(lambda m: "frozen" if m.all() else "trained", self.masks(params))
+
+        def zero(updates: Any, _: Any) -> Any:
+            masks = self.masks(updates)
+            return jax.tree.map(lambda u, mask: jnp.where(over(mask, u), 0.0, u), updates, masks)
+
+        parts = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+        return optax.chain(parts, optax.stateless(zero))
+
+    def trained_parts(self, params: Any) -> list[str]:
+        """The parts in which something is trained: ["blocks/6-11", "head"]."""
+        layers: dict[str, set[int]] = {}
+        for name, mask in pytrees.flatten(self.masks(params)).items():
+            if mask.all():
+                continue
+            if is_stacked(name):
+                is_trained = ~mask.reshape(len(mask), -1).all(axis=1)
+                trained = np.flatnonzero(is_trained).tolist()
+                layers.setdefault(stack_name(name), set()).update(trained)
+            else:
+                layers.setdefault(name.partition("/")[0], set())
+        parts = []
+        for part, numbers in sorted(layers.items()):
+            rising = np.array(sorted(numbers))
+            runs = np.split(rising, np.flatnonzero(np.diff(rising) > 1) + 1) if numbers else []
+            parts += [f"{part}/{r[0]}-{r[-1]}" if len(r) > 1 else f"{part}/{r[0]}" for r in runs]
+            parts += [] if numbers else [part]
+        return parts
 
 
 def _any_of(*masks: np.ndarray) -> np.ndarray:
@@ -131,53 +183,6 @@ def _any_of(*masks: np.ndarray) -> np.ndarray:
     axes = max(mask.ndim for mask in masks)
     wide = [mask.reshape(mask.shape + (1,) * (axes - mask.ndim)) for mask in masks]
     return functools.reduce(np.logical_or, wide)
-
-
-def stop_gradients(params: Any, freeze: tuple[str, ...], adapters: Adapters | None = None) -> Any:
-    """The same parameters; the gradients of the frozen ones are zero and not computed.
-
-    Each layer of a stack is stopped separately, so that the compiler sees which gradients are
-    needed when blocks are unrolled. A scan computes the gradients of all its layers.
-    """
-    if not freeze and adapters is None:
-        return params
-
-    def stop(param: jax.Array, mask: np.ndarray) -> jax.Array:
-        if mask.all():
-            return jax.lax.stop_gradient(param)
-        if not mask.any():
-            return param
-        if mask.ndim > 1:
-            return jnp.where(over(mask, param), jax.lax.stop_gradient(param), param)
-        layers = jax.lax.split(param, [1] * len(mask))
-        each = [jax.lax.stop_gradient(x) if m else x for x, m in zip(layers, mask, strict=True)]
-        return jnp.concatenate(each)
-
-    return jax.tree.map(stop, params, frozen(params, freeze, adapters))
-
-
-def without_frozen(
-    optimizer: optax.GradientTransformation,
-    freeze: tuple[str, ...],
-    adapters: Adapters | None = None,
-) -> optax.GradientTransformation:
-    """`optimizer` for all but the frozen parameters, whose updates are zero.
-
-    `init` raises UserError as `frozen` does. The gradients must come through `stop_gradients`.
-    """
-    if not freeze and adapters is None:
-        return optimizer
-
-    def labels(params: Any) -> Any:
-        masks = frozen(params, freeze, adapters)
-        return jax.tree.map(lambda m: "frozen" if m.all() else "trained", masks)
-
-    def zero(updates: Any, _: Any) -> Any:
-        masks = frozen(updates, freeze, adapters)
-        return jax.tree.map(lambda u, mask: jnp.where(over(mask, u), 0.0, u), updates, masks)
-
-    parts = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
-    return optax.chain(parts, optax.stateless(zero))
 
 
 # --- multipliers of learning rates
@@ -197,9 +202,6 @@ def with_lr_multipliers(
         are multiplied.
     """
     by_pattern = [_parsed(text) for text in lr_multipliers]
-    if layer_decay is None and not by_pattern:
-        # A chain as below, so that the optimizer's arrays have the same names either way.
-        return optax.chain(optimizer, optax.identity())
 
     def factors(params: Any) -> Any:
         all_factors = layer_factors(params, 1.0 if layer_decay is None else layer_decay)

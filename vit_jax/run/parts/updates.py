@@ -25,7 +25,7 @@ from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.methods import SUPERVISED
-from vit_jax.learning.optim import optimizers, patterns, schedules
+from vit_jax.learning.optim import optimizers, schedules
 from vit_jax.learning.state import StateLayout, state_layout
 from vit_jax.learning.step import make_update
 from vit_jax.models.layers.kernels.choice import AUTO, check_devices
@@ -37,7 +37,7 @@ from vit_jax.run.parts.networks import Model, adapters, model
 from vit_jax.run.parts.preprocessing import view_sizes
 
 if TYPE_CHECKING:
-    from vit_jax.models.adapters import Adapters
+    from vit_jax.learning.optim.patterns import Frozen
 
 BALANCED = "balanced"  # of loss.class_weights
 
@@ -66,7 +66,7 @@ def rates(
 ) -> Callable[[Any, Any], dict[str, Any]]:
     """The logged rates of an update: learning rate, and the share that kernels shrink by.
 
-    is_frozen: masks as `patterns.frozen` gives; None: all parameters are trained.
+    is_frozen: masks as `Frozen.masks` gives; None: all parameters are trained.
 
     A function of (number of updates before it, the optimizer's state after it).
     """
@@ -91,15 +91,28 @@ def rates(
     return at
 
 
+def frozen(c: OptimConfig, lora: LoraConfig) -> Frozen | None:
+    """The parameters that are not trained; None: all are."""
+    if not (c.freeze or lora.kernels):
+        return None
+    from vit_jax.learning.optim.patterns import Frozen
+
+    return Frozen(c.freeze, adapters(lora))
+
+
 def optimizer(
-    c: OptimConfig, schedule: schedules.Schedule, lora: Adapters | None = None
+    c: OptimConfig, schedule: schedules.Schedule, frozen: Frozen | None = None
 ) -> optax.GradientTransformation:
     """The gradient transformation of the run."""
-    return patterns.with_lr_multipliers(
-        patterns.without_frozen(_whole_optimizer(c, schedule), c.freeze, lora),
-        layer_decay=c.layer_decay,
-        lr_multipliers=c.lr_multipliers,
-    )
+    trained = _whole_optimizer(c, schedule)
+    if frozen is not None:
+        trained = frozen.without_frozen(trained)
+    if c.layer_decay is None and not c.lr_multipliers:
+        # A chain as with them, so that the optimizer's arrays have the same names.
+        return optax.chain(trained, optax.identity())
+    from vit_jax.learning.optim.patterns import with_lr_multipliers
+
+    return with_lr_multipliers(trained, layer_decay=c.layer_decay, lr_multipliers=c.lr_multipliers)
 
 
 def _whole_optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
@@ -151,9 +164,10 @@ def layout(
     """Shapes and shardings of the run's state; nothing is allocated."""
     _check_offload(config.model, mesh)
     _check_attention(config.model, mesh)
+    not_trained = frozen(config.optim, config.lora)
     done = state_layout(
         make_model,
-        optimizer(config.optim, schedule, adapters(config.lora)),
+        optimizer(config.optim, schedule, not_trained),
         mesh,
         ema_decay=ema_decay(config.optim, config.method),
         average=config.optim.average,
@@ -164,7 +178,7 @@ def layout(
     )
     if not getattr(config.model, "frozen_statistics", False):
         _check_accumulation(config.optim.grad_accum_steps, done)
-        _check_frozen_statistics(config.optim.freeze, adapters(config.lora), done)
+        _check_frozen_statistics(not_trained, done)
     return done
 
 
@@ -190,19 +204,17 @@ def _check_accumulation(parts: int, layout: StateLayout) -> None:
         )
 
 
-def _check_frozen_statistics(
-    freeze: tuple[str, ...], lora: Adapters | None, layout: StateLayout
-) -> None:
+def _check_frozen_statistics(frozen: Frozen | None, layout: StateLayout) -> None:
     """UserError where batch norms train by the batch's moments and would keep the running ones.
 
     Evaluations would then be of another function than the one that was trained.
     """
-    if not (freeze or lora):
+    if frozen is None:
         return
-    masks = pytrees.flatten(patterns.frozen(layout.state.params, freeze, lora))
+    masks = pytrees.flatten(frozen.masks(layout.state.params))
     kept = [n for n, mask in masks.items() if pytrees.is_statistic(n) and mask.any()]
     if kept:
-        field = "optim.freeze" if freeze else "lora.kernels"
+        field = "optim.freeze" if frozen.freeze else "lora.kernels"
         raise errors.UserError(
             f"{field} keeps {kept[0]}, while training would take moments of each batch. Set "
             "model.frozen_statistics=true."
@@ -250,8 +262,7 @@ def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> O
         loss=config.loss,
         num_classes=num_classes,
         grad_accum_steps=config.optim.grad_accum_steps,
-        freeze=config.optim.freeze,
-        adapters=adapters(config.lora),
+        frozen=frozen(config.optim, config.lora),
         mean=config.input.mean,
         std=config.input.std,
         method=config.method,
@@ -422,8 +433,7 @@ def step_parts(
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
     """The function that a run compiles; its arguments are those of `layout.in_steps`."""
-    o, is_frozen = parts.objective, None
-    if o.freeze or o.adapters:
-        is_frozen = patterns.frozen(parts.layout.state.params, o.freeze, o.adapters)
+    frozen = parts.objective.frozen
+    is_frozen = None if frozen is None else frozen.masks(parts.layout.state.params)
     logged = rates(config.optim, parts.schedule, is_frozen)
     return make_update(parts.layout.in_steps, parts.objective, logged, config.seed)
