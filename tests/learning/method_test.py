@@ -8,7 +8,8 @@ import pytest
 from tests.models.training_test import KINDS, toy
 from vit_jax import models
 from vit_jax.config import resolve
-from vit_jax.learning.method import LossOutput, Method, Sizes, count_products
+from vit_jax.learning.method import LossOutput, Method, Sizes
+from vit_jax.learning.method_products import count_products
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import networks, updates
 

@@ -1,11 +1,13 @@
 """The state that training carries from step to step, and its sharding."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +19,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes, pytrees
 from vit_jax.core.errors import NonFiniteError
-from vit_jax.learning.method import STATELESS, Method, Teacher, with_state
+from vit_jax.learning.method import STATELESS, Method, with_state
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import zero1
+
+if TYPE_CHECKING:
+    from vit_jax.learning.teacher import Teacher
 
 EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
 
@@ -136,7 +141,7 @@ class StateLayout:
         return jax.tree.map(lambda x: x.sharding, self.gradients)
 
     @functools.cached_property
-    def in_steps(self) -> "StateLayout":
+    def in_steps(self) -> StateLayout:
         """The layout that steps are compiled for: with unstacked layers, or this one."""
         if not self.unstacked_steps:
             return self

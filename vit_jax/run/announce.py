@@ -6,6 +6,7 @@ import contextlib
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -22,7 +23,6 @@ from vit_jax.data.source import Source, share_examples
 from vit_jax.learning.clock import EarlyStopping
 from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.learning.losses import Objective
-from vit_jax.learning.method import Teacher
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.learning.state import StateLayout
 from vit_jax.models import ModelInfo
@@ -35,6 +35,9 @@ from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
 from vit_jax.store.metrics import RESERVED
 from vit_jax.store.workdir import flatten
+
+if TYPE_CHECKING:
+    from vit_jax.learning.teacher import Teacher
 
 _NAMED = 10  # classes without an image that are named
 

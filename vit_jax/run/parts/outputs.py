@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 from etils import epath
@@ -18,7 +19,6 @@ from vit_jax.data.source import Source
 from vit_jax.learning.clock import Clock
 from vit_jax.learning.feed import Feed, SkippedImages
 from vit_jax.learning.loggers import Logger, RunLog
-from vit_jax.learning.method import Teacher
 from vit_jax.learning.state import StateLayout, total_bytes
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
@@ -35,6 +35,9 @@ from vit_jax.store.workdir import (
     saved_step,
     write_record,
 )
+
+if TYPE_CHECKING:
+    from vit_jax.learning.teacher import Teacher
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)

@@ -14,7 +14,8 @@ from vit_jax.core import synsets
 from vit_jax.core.class_names import agree, normal
 from vit_jax.core.errors import UserError, naming, reading
 from vit_jax.data import files
-from vit_jax.learning.method import Method, Teacher
+from vit_jax.learning.method import Method
+from vit_jax.learning.teacher import Teacher
 from vit_jax.models import head
 
 

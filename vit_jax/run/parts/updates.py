@@ -23,7 +23,7 @@ from vit_jax.core.arrays import Pixels
 from vit_jax.core.axes import Target
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
-from vit_jax.learning.method import Method, Sizes, Teacher, count_products
+from vit_jax.learning.method import Method, Sizes
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.learning.optim import optimizers, schedules
 from vit_jax.learning.state import StateLayout, state_layout
@@ -38,6 +38,7 @@ from vit_jax.run.parts.preprocessing import view_sizes
 
 if TYPE_CHECKING:
     from vit_jax.learning.optim.patterns import Frozen
+    from vit_jax.learning.teacher import Teacher
 
 BALANCED = "balanced"  # of loss.class_weights
 
@@ -339,6 +340,8 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
     """FLOPs of the products that the run computes for one example."""
     if config.method.kind == SUPERVISED:
         return Products(model.info.forward_flops)
+    from vit_jax.learning.method_products import count_products
+
     return count_products(
         config.method,
         model.make_counted,
