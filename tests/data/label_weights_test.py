@@ -5,8 +5,10 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index, streams
+from vit_jax.data.in_memory import InMemory
+from vit_jax.data.mixtures import MixtureSource
 from vit_jax.data.pipeline import eval_batches, train_batches
-from vit_jax.data.source import Example, InMemory, MixtureSource
+from vit_jax.data.source import Example
 from vit_jax.data.streams import balanced
 
 # Examples 0 to 7: two labels with weights, one label, or labels without weights.

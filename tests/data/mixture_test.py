@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
-from vit_jax.data.source import Example, MixtureSource
+from vit_jax.data.mixtures import MixtureSource, mixed, quotas
+from vit_jax.data.source import Example
 from vit_jax.data.sources.table import Synthetic
-from vit_jax.data.streams import mixed, quotas
 
 SIZES = {"a": 7, "b": 100, "c": 30}
 WEIGHTS = {"a": 1, "b": 6, "c": 3}

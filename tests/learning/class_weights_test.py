@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
+from vit_jax.data.mixtures import MixtureSource
 from vit_jax.data.source import single
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.learning import losses
 from vit_jax.run.build import Run
-from vit_jax.run.parts import examples, updates
+from vit_jax.run.parts import updates
 from vit_jax.run.parts.updates import class_weights
 from vit_jax.train import train
 
@@ -119,7 +120,7 @@ def test_balanced_follows_the_shares_of_a_mixture(tiny_run):
     """Half of the stream is of six images, half of ten, whatever their sizes."""
     overrides = [f"input.mixture.{name}.num_examples={n}" for name, n in (("a", 6), ("b", 10))]
     config = tiny_run("loss.class_weights=balanced", "input.num_examples=none", *overrides)
-    source = examples.MixtureSource({"a": Uneven(), "b": Uneven(more=4)})
+    source = MixtureSource({"a": Uneven(), "b": Uneven(more=4)})
     shares = (np.array([3, 2, 1]) / 6 + np.array([7, 2, 1]) / 10) / 2
     weights = class_weights(config.loss.class_weights, config.input, source, num_classes=4)
     np.testing.assert_allclose(weights, [*(1 / (3 * shares)), 1], rtol=ROUNDING)

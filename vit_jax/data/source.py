@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import hashlib
 import itertools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -304,23 +303,6 @@ class JoinedSource(Source):
         return join_labels(known) if len(known) == len(parts) else None
 
 
-class MixtureSource(JoinedSource):
-    """The examples of all components, one component behind the other, by the order of names."""
-
-    def __init__(self, components: Mapping[str, Source]) -> None:
-        """UserError unless all have the same classes: labels are taken as they are."""
-        self._names = sorted(components)
-        parts = [components[name] for name in self._names]
-        cure = "Labels are not translated; prepare the data sets with one list of classes."
-        check_same_classes(dict(zip(self._names, parts, strict=True)), "input.mixture", cure)
-        super().__init__(parts)
-        self.name = " + ".join(self._names)
-
-    def describe(self, index: int) -> str:
-        part, _ = locate(self._ends, index)
-        return f"{self._names[part]}: {super().describe(index)}"
-
-
 def share_examples(one: Source, other: Source) -> bool:
     """Tells whether two splits of the same data share examples, as far as their slices say.
 
@@ -335,55 +317,3 @@ def _slices(source: Source) -> list[Slice]:
     if isinstance(source, JoinedSource):
         return [part for each in source.parts for part in _slices(each)]
     return _slices(source.source) if isinstance(source, DerivedSource) else []
-
-
-MEMORY_LIMIT_BYTES = 8 * 2**30  # of examples in memory: the default
-_OVERHEAD_BYTES = 300  # of Python's objects for an example
-_WEIGHT_BYTES = 32  # of a label's weight, likewise
-_SAMPLE = 256  # examples whose mean size is taken for all
-
-
-class InMemory(DerivedSource):
-    """Keeps what was read of `source`, so that it is not read again.
-
-    Memory stays below the limit: what does not fit is read each time.
-    """
-
-    def __init__(self, source: Source, *, limit_bytes: int) -> None:
-        super().__init__(source)
-        self._examples: dict[int, Example] = {}
-        self._free_bytes = limit_bytes
-        self._lock = threading.Lock()
-
-    def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads cached examples from memory, and the rest from the source."""
-        missing = np.array([i for i in indices.tolist() if i not in self._examples], np.int64)
-        read = self.source.read(missing) if len(missing) else []
-        new = dict(zip(missing.tolist(), read, strict=True))
-        self._keep(new)
-        return [new[i] if i in new else self._examples[i] for i in indices.tolist()]
-
-    def _keep(self, new: dict[int, Example]) -> None:
-        with self._lock:
-            for index, example in new.items():
-                if index not in self._examples and self._free_bytes >= _memory_bytes(example):
-                    self._free_bytes -= _memory_bytes(example)
-                    self._examples[index] = example
-
-
-def check_fits_in_memory(source: Source, *, limit_bytes: int) -> None:
-    """UserError if the source is larger than the limit, by the mean size of some examples."""
-    count = min(_SAMPLE, source.num_examples)
-    indices = np.linspace(0, source.num_examples - 1, count).astype(np.int64)
-    mean_bytes = np.mean([_memory_bytes(example) for example in source.read(indices)])
-    needed_bytes = round(float(mean_bytes) * source.num_examples)
-    if needed_bytes > limit_bytes:
-        raise UserError(
-            f'input.cache="ram" takes about {needed_bytes:,} bytes of at most {limit_bytes:,}: '
-            "raise input.cache_bytes, or set input.cache=none."
-        )
-
-
-def _memory_bytes(example: Example) -> int:
-    stored = len(example.image) + sum(map(len, example.maps))
-    return stored + _OVERHEAD_BYTES + _WEIGHT_BYTES * len(example.weights)

@@ -6,7 +6,7 @@ needs to know what another one reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,9 +102,6 @@ Stream = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 # Slots of a host's batches, int64 [n] -> their example indices, int64 [n], and seeds, int64 [n, 2].
 Choose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-_BLOCK = 1000  # positions of a block of a mixture, at most
-_BLOCK_KEY = 2**32  # distinguishes the orders of blocks from the components', which count from 0
-
 
 def shuffled(num_examples: int, *, seed: int, repeats: int = 1) -> Stream:
     """Streams every example once an epoch, in a new order each epoch; or `repeats` copies of some.
@@ -164,56 +161,6 @@ def balanced(by_class: ByClass, *, seed: int) -> Stream:
         return (blocks * len(classes) + order if several else blocks), examples
 
     return stream
-
-
-def mixed(sizes: np.ndarray, quota_by_name: Mapping[str, int], *, seed: int) -> Stream:
-    """Blocks in which each component of a mixture has its quota of positions.
-
-    `sizes`: examples of each component, int64 [n], by the order of names.
-
-    Proportions are exact over every block. Which positions a component has is a seeded order of the
-    block; each component has epochs and orders of its own.
-    """
-    of_block = np.array([quota_by_name[name] for name in sorted(quota_by_name)], np.int64)
-    ends = np.cumsum(of_block)
-    firsts = np.cumsum(sizes) - sizes
-
-    def stream(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        blocks, places = np.divmod(positions, ends[-1])
-        order = keys(seed, blocks, _BLOCK_KEY)
-        places = permute(places, num_examples=int(ends[-1]), keys=order)
-        parts = np.searchsorted(ends, places, side="right")
-        component_positions = blocks * of_block[parts] + places - (ends - of_block)[parts]
-        epochs, places = np.divmod(component_positions, sizes[parts])
-        component_keys = keys(seed, epochs, parts)
-        indices = permute(places, num_examples=sizes[parts], keys=component_keys)
-        return epochs, firsts[parts] + indices
-
-    return stream
-
-
-def quotas(weights: Mapping[str, float]) -> dict[str, int]:
-    """Positions of each component in a block of a mixture, from the components' weights.
-
-    Exact for whole numbers that sum to 1,000 or less; others are rounded to thousandths, so that
-    they sum to a block (largest remainders). UserError if nothing is left of a component.
-    """
-    total = sum(weights.values())
-    if total <= _BLOCK and all(float(weight).is_integer() for weight in weights.values()):
-        result = {name: int(weight) for name, weight in weights.items()}
-    else:
-        exact = {name: weight / total * _BLOCK for name, weight in weights.items()}
-        result = {name: int(quota) for name, quota in exact.items()}
-        by_remainder = sorted(weights, key=lambda name: (result[name] - exact[name], name))
-        for name in by_remainder[: _BLOCK - sum(result.values())]:
-            result[name] += 1
-    for name, quota in result.items():
-        if not quota:
-            raise UserError(
-                f"input.mixture.{name}.weight={weights[name]:g} of {total:g} is less than "
-                f"one in {_BLOCK:,}: raise it, or leave {name} out."
-            )
-    return result
 
 
 def train_slots(stream: Stream, rows: np.ndarray, batch_size: int, seed: int) -> Choose:

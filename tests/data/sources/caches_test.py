@@ -8,7 +8,8 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data import files
-from vit_jax.data.source import Example, InMemory, check_fits_in_memory
+from vit_jax.data.in_memory import InMemory, check_fits_in_memory
+from vit_jax.data.source import Example
 from vit_jax.data.sources import records
 
 SIZE_BYTES = 700 + 300  # bytes per example, overhead included

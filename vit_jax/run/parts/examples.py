@@ -13,14 +13,7 @@ from vit_jax.core import errors
 from vit_jax.core.screen import Screen
 from vit_jax.data import streams
 from vit_jax.data.ops import table as ops
-from vit_jax.data.source import (
-    MEMORY_LIMIT_BYTES,
-    InMemory,
-    Labels,
-    MixtureSource,
-    Source,
-    check_fits_in_memory,
-)
+from vit_jax.data.source import JoinedSource, Labels, Source
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.request import FileCache, Request, TableOptions
 from vit_jax.data.streams import Stream
@@ -63,7 +56,9 @@ def source(c: InputConfig) -> Source:
     _check_cache(c)
     chosen = _joined(c) if c.mixture else _subset(c)
     if c.cache == _RAM:
-        check_fits_in_memory(chosen, limit_bytes=c.cache_bytes or MEMORY_LIMIT_BYTES)
+        from vit_jax.data import in_memory as memory
+
+        memory.check_fits_in_memory(chosen, limit_bytes=c.cache_bytes or memory.LIMIT_BYTES)
     return chosen
 
 
@@ -130,7 +125,9 @@ def in_memory(c: InputConfig, source: Source) -> Source:
     """`source`, wrapped to keep its examples in memory if input.cache is "ram"."""
     if c.cache != _RAM:
         return source
-    return InMemory(source, limit_bytes=c.cache_bytes or MEMORY_LIMIT_BYTES)
+    from vit_jax.data import in_memory as memory
+
+    return memory.InMemory(source, limit_bytes=c.cache_bytes or memory.LIMIT_BYTES)
 
 
 def _file_cache(c: InputConfig) -> FileCache | None:
@@ -148,8 +145,11 @@ def _file_cache(c: InputConfig) -> FileCache | None:
 
 def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     """The example of `source` at each position of the endless stream."""
-    if isinstance(source, MixtureSource):
-        return streams.mixed(source.sizes, _quotas(c), seed=seed)
+    if c.mixture:
+        from vit_jax.data import mixtures
+
+        assert isinstance(source, JoinedSource)
+        return mixtures.mixed(source.sizes, _quotas(c), seed=seed)
     if c.balance == "class":
         return streams.balanced(_by_class(source), seed=seed)
     return streams.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
@@ -158,7 +158,8 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
 def class_frequencies(c: InputConfig, source: Source) -> np.ndarray:
     """The share of each class in all labels of the stream, float64 [C]; zeros without any label."""
     parts = [(source, 1.0)]
-    if isinstance(source, MixtureSource):
+    if c.mixture:
+        assert isinstance(source, JoinedSource)
         quotas = _quotas(c)
         parts = list(zip(source.parts, (quotas[name] for name in sorted(quotas)), strict=True))
     counts = np.zeros(source.num_classes)
@@ -226,9 +227,11 @@ def _subset(c: InputConfig) -> Source:
 
 
 def _joined(c: InputConfig) -> Source:
+    from vit_jax.data import mixtures
+
     _quotas(c)  # weights are checked before data are opened
     size = image_size(c.preprocess, "input.preprocess")
-    joined = MixtureSource(
+    joined = mixtures.MixtureSource(
         {
             name: open_split(
                 c,
@@ -253,7 +256,9 @@ def _joined(c: InputConfig) -> Source:
 
 
 def _quotas(c: InputConfig) -> dict[str, int]:
-    return streams.quotas({name: component.weight for name, component in c.mixture.items()})
+    from vit_jax.data import mixtures
+
+    return mixtures.quotas({name: component.weight for name, component in c.mixture.items()})
 
 
 def _subset_size(c: InputConfig, num_examples: int) -> int | None:
