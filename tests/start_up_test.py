@@ -32,10 +32,12 @@ def test_a_training_imports_only_what_its_config_names(run_python, tmp_path):
     assert {"vit_jax.evals.classification", "vit_jax.data.ops.decode"} <= set(imported)
     unnamed = (
         "vit_jax.weights.loading", "vit_jax.weights.online", "vit_jax.weights.formats",
-        "vit_jax.learning.methods.", "vit_jax.learning.optim.patterns", "vit_jax.evals.frozen",
-        "vit_jax.evals.pictures", "vit_jax.data.files", "vit_jax.data.sources.tfds",
-        "vit_jax.data.sources.image", "vit_jax.data.ops.auto", "vit_jax.data.ops.augmentations",
-        "vit_jax.data.ops.crops", "vit_jax.models.dense", "vit_jax.models.observe",
+        "vit_jax.learning.methods.", "vit_jax.learning.optim.patterns", "vit_jax.learning.teacher",
+        "vit_jax.evals.frozen", "vit_jax.evals.pictures", "vit_jax.data.files", "vit_jax.data.in_",
+        "vit_jax.data.maps", "vit_jax.data.mixtures", "vit_jax.data.sources.tfds",
+        "vit_jax.data.sources.image", "vit_jax.data.sources.split_names", "vit_jax.data.ops.auto",
+        "vit_jax.data.ops.augmentations", "vit_jax.data.ops.crops", "vit_jax.data.ops.device",
+        "vit_jax.models.activations", "vit_jax.models.dense", "vit_jax.models.observe",
         "vit_jax.models.layers.relative", "vit_jax.models.layers.rotary",
     )  # fmt: skip
     assert [name for name in imported if name.startswith(unnamed)] == []

@@ -3,9 +3,10 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.core.errors import UserError
+from vit_jax.data.bad_images import bad_images
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
-from vit_jax.data.pipeline import bad_images, eval_batches
+from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.reader import encoded
 from vit_jax.data.source import Example
 

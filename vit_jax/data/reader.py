@@ -18,7 +18,6 @@ from vit_jax.core import arrays
 from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.data import maps
 from vit_jax.data.source import NO_LABEL, Example, Source
 from vit_jax.data.streams import Choose
 
@@ -312,6 +311,8 @@ class Reader:
         image = encoded(example, self.max_image_pixels, self.source.pixels)
         if not self.source.maps or isinstance(image, str):
             return image
+        from vit_jax.data import maps
+
         described = self.source.describe(int(index))
         try:
             decode = functools.partial(

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes
-from vit_jax.data.ops.table import DeviceOps
+from vit_jax.data.ops.device_ops import DeviceOps
 from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch
 from vit_jax.data.source import NO_LABEL
 from vit_jax.data.streams import Choose

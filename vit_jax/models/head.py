@@ -11,7 +11,6 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, WIDTH, constrain
-from vit_jax.models.activations import activations
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.linear import Initializer, Linear
 
@@ -72,6 +71,8 @@ class Classifier(nnx.Module):
 
     def activations(self, images: jax.Array, names: Sequence[str]) -> dict[str, jax.Array]:
         """[B, H, W, 3] -> activations by name, such as `blocks/3/mlp` (models/activations.py)."""
+        from vit_jax.models.activations import activations
+
         return activations(self, images, names)
 
 

@@ -138,7 +138,7 @@ def _look_at_all(
     c, counts, examples = config.input, np.zeros(2, np.int32), source.num_examples
     bar = functools.partial(screen.bar, f"reading all of {where}")
     try:
-        for fault in inputs.bad_images(c, source, preprocess, bar):
+        for fault in inputs.find_bad_images(c, source, preprocess, bar):
             screen.note(f"bad      {fault.text}")
             counts += (1, not fault.skippable)
     except UserError:

@@ -6,7 +6,7 @@ from tests.messages import refused
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import autoaugment
 from vit_jax.data.ops import table as ops
-from vit_jax.data.ops.table import uniform_draws
+from vit_jax.data.ops.device_ops import uniform_draws
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 

@@ -34,16 +34,14 @@ from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Labels, Source, digest, single
 from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
 from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.splits import (
-    ALL,
+from vit_jax.data.sources.split_names import (
     BY_NAMES,
     HELD_OUT,
     KEYWORDS,
-    base_name,
     held_out,
-    resolve,
     splits_in_names,
 )
+from vit_jax.data.sources.splits import ALL, base_name, resolve
 
 READ = frozenset((*EXTENSIONS, *arrays.EXTENSIONS))
 FORMATS = ", ".join((*OPENED, "NPY", "NPZ"))

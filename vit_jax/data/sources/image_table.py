@@ -32,7 +32,8 @@ from vit_jax.data.sources.image_folder import (
     read_image,
 )
 from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
+from vit_jax.data.sources.split_names import HELD_OUT, held_out
+from vit_jax.data.sources.splits import ALL, base_name, resolve
 from vit_jax.data.sources.table_file import (
     TABLES,
     Column,

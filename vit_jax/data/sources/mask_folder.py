@@ -25,7 +25,8 @@ from vit_jax.data.maps import EXTENSIONS, VOID
 from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Source, digest
 from vit_jax.data.sources.image_folder import READ, form_of, read_image
 from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
+from vit_jax.data.sources.split_names import HELD_OUT, held_out
+from vit_jax.data.sources.splits import ALL, base_name, resolve
 
 IMAGE = "image"
 # What a folder holds -> its names, in lower case.

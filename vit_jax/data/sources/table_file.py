@@ -31,7 +31,7 @@ from vit_jax.core.errors import UserError, nearest, reading
 from vit_jax.core.image_files import EXTENSIONS, UNKNOWN_EXTENSIONS, extension
 from vit_jax.data import files
 from vit_jax.data.source import row_offsets
-from vit_jax.data.sources.splits import KEYWORDS, only_split
+from vit_jax.data.sources.split_names import KEYWORDS, only_split
 
 T = TypeVar("T")
 

@@ -26,7 +26,8 @@ from vit_jax.run.parts.examples import DEVICE, SplitOfRun, in_memory, stream
 from vit_jax.run.parts.preprocessing import image_size, view_sizes
 
 if TYPE_CHECKING:
-    from vit_jax.data.pipeline import Batches, Fault
+    from vit_jax.data.bad_images import Fault
+    from vit_jax.data.pipeline import Batches
     from vit_jax.data.source import Source
     from vit_jax.run.parts.eval_data import EvalData
 
@@ -153,14 +154,14 @@ def first_examples(
     return jax.jit(first, out_shardings=everywhere)(on_devices) | index
 
 
-def bad_images(
+def find_bad_images(
     c: InputConfig, source: Source, preprocess: str, progress: Callable[[int, int], None]
 ) -> Iterator[Fault]:
-    """Bad images of a split, each image read and decoded by one process; see pipeline.py."""
-    from vit_jax.data import pipeline
+    """Bad images of a split, each image read and decoded by one process."""
+    from vit_jax.data.bad_images import bad_images
 
     own = np.arange(jax.process_index(), source.num_examples, jax.process_count())
-    return pipeline.bad_images(
+    return bad_images(
         source,
         preprocess,
         own,

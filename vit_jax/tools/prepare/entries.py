@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from vit_jax.core.class_names import are_same, difference, normal, normal_names
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_hidden
-from vit_jax.data.sources.splits import ALL, splits_in_paths
+from vit_jax.data.sources.split_names import splits_in_paths
+from vit_jax.data.sources.splits import ALL
 from vit_jax.tools.prepare.collection import CollectionRequest, Labels, refuse_source
 
 MOST_BYTES = 256 * 2**20  # of a list of names

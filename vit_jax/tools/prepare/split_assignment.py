@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.sources import table_file
-from vit_jax.data.sources.splits import KEYWORDS, only_split
+from vit_jax.data.sources.split_names import KEYWORDS, only_split
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions, rows_at
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
 from vit_jax.tools.prepare.entries import SPLIT_NAME
