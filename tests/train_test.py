@@ -21,11 +21,10 @@ from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.evals import Evals
-from vit_jax.learning.clock import Clock
+from vit_jax.learning.clock import Clock, InFlightSteps
 from vit_jax.learning.feed import SKIPPED_IMAGES, Feed
 from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.state import stop_if_not_finite
-from vit_jax.learning.updates import InFlightSteps
 from vit_jax.run.session import Session
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints

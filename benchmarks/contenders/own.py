@@ -20,10 +20,10 @@ from benchmarks.contenders.jax_common import compiled, contender, images_and_lab
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import RunConfig
+from vit_jax.learning.clock import InFlightSteps
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.state import StateLayout
 from vit_jax.learning.step import Scalars, lower_update, make_update
-from vit_jax.learning.updates import InFlightSteps
 from vit_jax.run.parts import inputs, updates
 from vit_jax.run.parts.durations import make_durations
 

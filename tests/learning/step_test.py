@@ -17,9 +17,8 @@ from vit_jax.core.errors import NonFiniteError
 from vit_jax.learning.losses import Objective, Softmax, batch_layout
 from vit_jax.learning.optim import optimizers, schedules
 from vit_jax.learning.optim.patterns import Frozen
-from vit_jax.learning.state import TrainState, state_layout
+from vit_jax.learning.state import TrainState, skip_update, state_layout
 from vit_jax.learning.step import _accumulated, lower_update, make_update
-from vit_jax.learning.updates import skip_update
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import supported_compiler_options
 from vit_jax.run.parts import updates

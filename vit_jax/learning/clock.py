@@ -1,13 +1,21 @@
-"""When something is due, where a run ends early, and its speed between logged steps."""
+"""The pace of a loop: when something is due, where it ends early, its speed, its steps ahead."""
 
+import collections
 import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax
 
 from vit_jax.learning.feed import Feed
+
+# Steps that the devices have yet to finish: one is computed, and one is ready. On CPUs none: a step
+# that is ready already has its memory, gigabytes, and there is no device to keep busy.
+IN_FLIGHT, IN_FLIGHT_ON_CPUS = 2, 0
+PAUSE_SHARE = 0.005  # of a step's time, after it, on CPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +92,35 @@ class Clock:
         """The durations since the last row, in seconds."""
         durations, self._elsewhere = self._elsewhere, {}
         return durations
+
+
+class InFlightSteps:
+    """Keeps the loop few steps ahead of the devices.
+
+    A loop that ran further ahead would hold a batch for each step, and a request to stop would wait
+    for them all.
+    """
+
+    def __init__(self, platform: str) -> None:
+        self._scalars: collections.deque[Any] = collections.deque()
+        self._on_cpus = platform == "cpu"
+        self._most = IN_FLIGHT_ON_CPUS if self._on_cpus else IN_FLIGHT
+
+    def add(self, scalars: Any) -> None:
+        """Adds a step that has begun, by its results; waits until few enough are unfinished."""
+        self._scalars.append(scalars)
+        if len(self._scalars) > self._most:
+            began = time.perf_counter()
+            jax.block_until_ready(self._scalars.popleft())
+            if self._on_cpus:
+                # XLA's thread frees the step's memory once it gets Python's lock, and the next step
+                # would else take more.
+                time.sleep(PAUSE_SHARE * (time.perf_counter() - began))
+
+    def finish(self) -> None:
+        """Waits for all steps that have begun."""
+        jax.block_until_ready(list(self._scalars))  # a deque is a leaf to JAX
+        self._scalars.clear()
 
 
 class Stopped(NamedTuple):

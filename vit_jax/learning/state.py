@@ -52,6 +52,11 @@ class TrainState(NamedTuple):
     first_bad_step: Any
     first_bad_values: Any
 
+    @property
+    def first_bad(self) -> dict[str, Any]:
+        """The scalars by which a run learns of a step that was not finite."""
+        return {"first_bad_step": self.first_bad_step, "first_bad_values": self.first_bad_values}
+
 
 def random_stream(seed: int, name: str) -> jax.Array:
     """The key of one named stream ("params", "dropout", "mixing") of a run.
@@ -382,3 +387,29 @@ def stop_if_not_finite(
         f"(vit-jax preview --workdir {workdir} --step {step} --output step{step}.png), or leave it "
         f"out by --config.input.skip_steps={skip_steps}."
     )
+
+
+def skip_update(
+    state: TrainState, batch: Any, *teacher_params: Any
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Replaces an update: the step is counted, also by optax's schedules; its batch is ignored.
+
+    Schedules and random numbers of later steps are as if the step had been trained on.
+    """
+    del batch, teacher_params
+    # A schedule's state is a count alone; the counts of moments, which stay, are beside them.
+    opt_state = _counted(state.opt_state, "count", lambda fields: fields == ("count",))
+    opt_state = _counted(opt_state, "step_count", lambda fields: "step_count" in fields)
+    state = state._replace(step=_next(state.step), opt_state=opt_state)
+    # Copies, since the state's own arrays are donated to the next update.
+    return state, jax.tree.map(jnp.copy, state.first_bad)
+
+
+def _counted(opt_state: Any, name: str, has_count: Callable[[tuple[str, ...]], bool]) -> Any:
+    """The state with one more step in the counts of this name, of tuples with such fields."""
+    is_counter = lambda x: has_count(getattr(x, "_fields", ()))
+    count = lambda x: x._replace(**{name: _next(getattr(x, name))}) if is_counter(x) else x
+    return jax.tree.map(count, opt_state, is_leaf=is_counter)
+
+
+_next = jax.jit(lambda count: count + 1)

@@ -167,7 +167,7 @@ def make_update(
             **rates(state.step, opt_state),
             # Of all hosts. Nothing else weighs 0: training batches have no padding.
             "skipped_images": jnp.sum(batch["weight"] == 0),
-            **first_bad(after),
+            **after.first_bad,
         }
         return after, scalars
 
@@ -192,11 +192,6 @@ def lower_update(
             compiler_options=supported_compiler_options(compiler_options(device), device),
         )
         return jitted.lower(layout.state, batch, *layout.teacher_params)
-
-
-def first_bad(state: TrainState) -> Scalars:
-    """The scalars by which a run learns of a step that was not finite."""
-    return {"first_bad_step": state.first_bad_step, "first_bad_values": state.first_bad_values}
 
 
 def _accumulated(

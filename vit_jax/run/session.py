@@ -13,11 +13,11 @@ from vit_jax.cluster.peers import Peers
 from vit_jax.core.errors import Preempted
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
+from vit_jax.learning.clock import InFlightSteps
 from vit_jax.learning.feed import SKIPPED_IMAGES
 from vit_jax.learning.loggers import Logger, write_parameters
-from vit_jax.learning.state import TrainState, stop_if_not_finite
+from vit_jax.learning.state import TrainState, skip_update, stop_if_not_finite
 from vit_jax.learning.step import Scalars
-from vit_jax.learning.updates import InFlightSteps, skip_update
 from vit_jax.run import announce
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
