@@ -21,8 +21,8 @@ from absl import app, flags
 from PIL import Image, ImageOps
 
 from benchmarks import rows
+from vit_jax.data.source import Request
 from vit_jax.data.sources import tfds
-from vit_jax.data.sources.request import Request
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import ImageRow
 from vit_jax.tools.prepare.duplicates import near_pairs

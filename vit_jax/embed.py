@@ -32,8 +32,8 @@ from vit_jax.core.errors import NonFiniteError, UnknownSplit, UserError, reading
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
+from vit_jax.data.source import Request
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL
 from vit_jax.models import inference
 from vit_jax.models.images import check_local

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.source import Example, Source
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Example, Request, Source
 from vit_jax.data.sources.table import Digits
 
 

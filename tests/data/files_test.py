@@ -12,8 +12,8 @@ from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.data.host_tf import tf
+from vit_jax.data.source import Request
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,7 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index, streams
-from vit_jax.data.source import Example, select_examples
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Example, Request, select_examples
 from vit_jax.data.sources.table import Digits, Synthetic
 
 

@@ -13,8 +13,8 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.data.pipeline import eval_batches
+from vit_jax.data.source import Request
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 from vit_jax.models import Preprocess, images
 from vit_jax.run.parts import networks
 

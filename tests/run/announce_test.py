@@ -6,7 +6,7 @@ import pytest
 from etils import epath
 
 from vit_jax.core.screen import Screen
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Request
 from vit_jax.data.sources.table import Digits
 from vit_jax.run import announce
 

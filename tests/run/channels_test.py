@@ -15,8 +15,8 @@ from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core import arrays
 from vit_jax.data import pipeline
+from vit_jax.data.source import Request
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 from vit_jax.models import images
 from vit_jax.run.build import Run
 from vit_jax.run.parts.warm_start import adapt_channels

@@ -13,10 +13,9 @@ import pytest
 from tests.data.sources.image_folder_test import fill
 from vit_jax.core.class_names import normal
 from vit_jax.data import files
-from vit_jax.data.source import digest
+from vit_jax.data.source import Request, digest
 from vit_jax.data.sources import folder_index, image_folder
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 
 SETTLED_SECS = 0.05  # above the unit of files' times
 

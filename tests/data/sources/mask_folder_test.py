@@ -10,8 +10,8 @@ from tests.data import masks
 from tests.messages import refused
 from vit_jax.data import pipeline
 from vit_jax.data.ops import table
+from vit_jax.data.source import Request
 from vit_jax.data.sources.mask_folder import MaskFolder
-from vit_jax.data.sources.request import Request
 
 PREPROCESS = "decode|resize(16)"
 

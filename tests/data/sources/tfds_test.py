@@ -13,10 +13,9 @@ from tensorflow_datasets.core.utils.version import list_all_versions
 from tests.messages import refused
 from vit_jax.data import files, label_index, pipeline
 from vit_jax.data.host_tf import tf
-from vit_jax.data.source import Example, single
+from vit_jax.data.source import Example, Request, single
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.records import FileCache
-from vit_jax.data.sources.request import Request
 
 CIFAR10 = Path(__file__).parents[4] / "shared/data/cifar10"
 SHARDS = (5, 0, 7)

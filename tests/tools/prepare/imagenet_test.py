@@ -9,7 +9,7 @@ import pytest
 from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Request
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import imagenet
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions

@@ -15,7 +15,7 @@ from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data import label_index
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Request
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.tools.prepare import image_folder, imagenet, report_files, tasks

@@ -18,7 +18,7 @@ from tests.tools.prepare.bad_images import exif
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Request
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import entries as entries_module
 from vit_jax.tools.prepare import records, summary, tars, tasks

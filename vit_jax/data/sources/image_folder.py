@@ -31,9 +31,8 @@ from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.reader import orientation
-from vit_jax.data.source import Example, Labels, Source, digest, single
+from vit_jax.data.source import Example, Labels, Request, Source, digest, single
 from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.split_names import (
     BY_NAMES,
     HELD_OUT,

@@ -22,7 +22,7 @@ from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
 from vit_jax.core.image_files import UNKNOWN_EXTENSIONS
 from vit_jax.data import files
-from vit_jax.data.source import Example, Labels, Source, row_offsets
+from vit_jax.data.source import Example, Labels, Request, Source, row_offsets
 from vit_jax.data.sources.image_folder import (
     FORMATS,
     METADATA,
@@ -31,7 +31,6 @@ from vit_jax.data.sources.image_folder import (
     form_of,
     read_image,
 )
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.split_names import HELD_OUT, held_out
 from vit_jax.data.sources.splits import ALL, base_name, resolve
 from vit_jax.data.sources.table_file import (

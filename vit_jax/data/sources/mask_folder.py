@@ -22,9 +22,8 @@ from vit_jax.core.image_files import extension, is_hidden
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.maps import EXTENSIONS, VOID
-from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Source, digest
+from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Request, Source, digest
 from vit_jax.data.sources.image_folder import READ, form_of, read_image
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.split_names import HELD_OUT, held_out
 from vit_jax.data.sources.splits import ALL, base_name, resolve
 

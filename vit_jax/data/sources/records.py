@@ -27,8 +27,7 @@ from vit_jax.core.files import atomic_file, cache_dir, delete_leftovers
 from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
-from vit_jax.data.source import digest
-from vit_jax.data.sources.request import FileCache
+from vit_jax.data.source import FileCache, digest
 
 _OPENING_THREADS = 16  # threads that wait for the disk
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process

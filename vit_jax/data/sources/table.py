@@ -16,6 +16,7 @@ from vit_jax.data.source import (
     Example,
     JoinedSource,
     Labels,
+    Request,
     Source,
     Unlabelled,
     check_same_classes,
@@ -23,7 +24,6 @@ from vit_jax.data.source import (
     single,
 )
 from vit_jax.data.sources import splits
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import resolve
 
 _FILE = Path(__file__).with_name("digits.npz")

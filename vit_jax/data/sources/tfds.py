@@ -25,13 +25,13 @@ from vit_jax.data.source import (
     Example,
     Labels,
     MapKind,
+    Request,
     Source,
     digest,
     locate,
     read_parts,
 )
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, only_value
 from vit_jax.data.sources.tfds_writer import NOTE

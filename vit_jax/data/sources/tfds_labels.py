@@ -11,7 +11,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError, nearest, reading
 from vit_jax.data import files
-from vit_jax.data.sources.request import Request
+from vit_jax.data.source import Request
 from vit_jax.data.sources.tfds_writer import WEIGHTS
 
 OUTSIDE = -1  # what has no class

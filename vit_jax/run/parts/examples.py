@@ -13,9 +13,8 @@ from vit_jax.core import errors
 from vit_jax.core.screen import Screen
 from vit_jax.data import streams
 from vit_jax.data.ops import table as ops
-from vit_jax.data.source import JoinedSource, Labels, Source
+from vit_jax.data.source import FileCache, JoinedSource, Labels, Request, Source, TableOptions
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.request import FileCache, Request, TableOptions
 from vit_jax.data.streams import Stream
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.run.parts.preprocessing import image_size

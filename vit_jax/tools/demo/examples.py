@@ -10,9 +10,8 @@ import numpy as np
 
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import is_remote
-from vit_jax.data.source import Source
+from vit_jax.data.source import Request, Source
 from vit_jax.data.sources.image_table import open_folder
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits
 from vit_jax.models import images
 from vit_jax.store import workdir

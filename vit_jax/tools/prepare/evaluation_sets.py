@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_image_name
+from vit_jax.data.source import Request
 from vit_jax.data.sources import tfds
-from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import IMAGES_PER_PART, ImageRow, Part, RowAndBytes, is_text

@@ -12,8 +12,8 @@ from tests.tools.lab.conftest import DIGITS, REPOSITORY
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax import config as configs
 from vit_jax import models
+from vit_jax.data.source import Request
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 from vit_jax.run import adapt
 from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.task import Splits
