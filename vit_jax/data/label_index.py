@@ -24,14 +24,13 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir
 from vit_jax.data import files
 from vit_jax.data.source import (
-    JoinedSource,
     Labels,
     SelectedSource,
     Source,
     digest,
-    join_labels,
     row_offsets,
 )
+from vit_jax.data.sources.joined import JoinedSource, join_labels
 
 REMEDY = "Move it away: then the labels are read from the records, once."
 _BLOCK = 256  # examples that are read at once in a scan

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.source import JoinedSource, Source, check_same_classes, locate
+from vit_jax.data.source import Source
+from vit_jax.data.sources.joined import JoinedSource, check_same_classes, locate
 from vit_jax.data.streams import Stream, keys, permute
 
 _BLOCK = 1000  # positions of a block of a mixture, at most

@@ -29,7 +29,7 @@ from vit_jax.core.class_names import printable
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.kernels import choice
-from vit_jax.models.layers.posemb import METHODS, check_resizable, is_table, resize
+from vit_jax.models.layers.resized_positions import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import description, external
@@ -60,8 +60,9 @@ class Options(TypedDict, total=False):
       image_size: pixels, one number or (height, width), for images of another size than the
         weights'; or the size of these, if the weights do not state their rectangle.
       num_heads: of a ViT whose weights do not state it.
-      position_resize: how learned positions are then resized, one of `posemb.METHODS`; default:
-        "bilinear", but Hugging Face's Dinov2 as its own model does.
+      position_resize: how learned positions are then resized, one of METHODS of
+        models/layers/resized_positions.py; default: "bilinear", but Hugging Face's Dinov2 as its
+        own model does.
       scan: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
         model was trained.
     """

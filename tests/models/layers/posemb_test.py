@@ -9,18 +9,20 @@ from flax import nnx
 from tests.messages import refused
 from vit_jax.models.layers.initialization import MAKERS
 from vit_jax.models.layers.posemb import (
-    METHODS,
     Learned2dPositions,
     LearnedPositions,
     SinCosPositions,
     TokenLayout,
-    check_resizable,
-    resize,
-    resize_positions,
     sincos_1d,
     sincos_2d,
 )
 from vit_jax.models.layers.relative import Relative2dPositions, RelativeMlpPositions
+from vit_jax.models.layers.resized_positions import (
+    METHODS,
+    check_resizable,
+    resize,
+    resize_positions,
+)
 
 START = {"init": MAKERS["vit"](16).positions, "rngs": nnx.Rngs(0)}
 ROUNDING = 1e-6  # float32 of numbers up to 1

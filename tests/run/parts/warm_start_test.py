@@ -11,7 +11,7 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.state import state_layout
-from vit_jax.models.layers.posemb import resize_positions
+from vit_jax.models.layers.resized_positions import resize_positions
 from vit_jax.run.parts import inputs, networks
 from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.store.checkpoints import Checkpoints

@@ -14,12 +14,10 @@ from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data.source import (
     Example,
-    JoinedSource,
     Labels,
     Request,
     Source,
     Unlabelled,
-    check_same_classes,
     digest,
     single,
 )
@@ -171,6 +169,8 @@ def _open(name: str, request: Request) -> Source:
     if name in WITHOUT_SPLITS or len(slices) == 1:
         return make(request)
     opened = [make(request._replace(split=part)) for part in slices]
+    from vit_jax.data.sources.joined import JoinedSource, check_same_classes
+
     splits.check_disjoint([part.part for part in opened], request.split, where=request.where)
     if request.labelled:
         cure = "Of a folder or tables the split `train` gives those of all."

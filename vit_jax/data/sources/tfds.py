@@ -28,9 +28,8 @@ from vit_jax.data.source import (
     Request,
     Source,
     digest,
-    locate,
-    read_parts,
 )
+from vit_jax.data.sources.joined import locate, read_parts
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
 from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, only_value

@@ -21,7 +21,7 @@ import optax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.pytrees import LORA_B, METHOD_PARAMS, is_stacked, layer_name, stack_name
-from vit_jax.models.layers.posemb import is_offsets
+from vit_jax.models.layers.resized_positions import is_offsets
 
 if TYPE_CHECKING:
     from vit_jax.models.adapters import Adapters

@@ -13,7 +13,7 @@ from vit_jax.core import errors
 from vit_jax.core.screen import Screen
 from vit_jax.data import streams
 from vit_jax.data.ops import table as ops
-from vit_jax.data.source import FileCache, JoinedSource, Labels, Request, Source, TableOptions
+from vit_jax.data.source import FileCache, Labels, Request, Source, TableOptions
 from vit_jax.data.sources import table as sources
 from vit_jax.data.streams import Stream
 from vit_jax.learning.methods import SUPERVISED
@@ -147,7 +147,7 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     if c.mixture:
         from vit_jax.data import mixtures
 
-        assert isinstance(source, JoinedSource)
+        assert isinstance(source, mixtures.MixtureSource)
         return mixtures.mixed(source.sizes, _quotas(c), seed=seed)
     if c.balance == "class":
         return streams.balanced(_by_class(source), seed=seed)
@@ -158,7 +158,9 @@ def class_frequencies(c: InputConfig, source: Source) -> np.ndarray:
     """The share of each class in all labels of the stream, float64 [C]; zeros without any label."""
     parts = [(source, 1.0)]
     if c.mixture:
-        assert isinstance(source, JoinedSource)
+        from vit_jax.data.mixtures import MixtureSource
+
+        assert isinstance(source, MixtureSource)
         quotas = _quotas(c)
         parts = list(zip(source.parts, (quotas[name] for name in sorted(quotas)), strict=True))
     counts = np.zeros(source.num_classes)

@@ -24,7 +24,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.data.source import Source
 from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.models import ModelInfo, hidden_fields
-from vit_jax.models.layers.posemb import is_offsets, is_table, places_axis, resize
+from vit_jax.models.layers.resized_positions import is_offsets, is_table, places_axis, resize
 from vit_jax.run import announce
 from vit_jax.run.parts.networks import Model, trained_weights
 from vit_jax.run.parts.updates import StepParts
