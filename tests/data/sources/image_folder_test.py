@@ -10,7 +10,7 @@ from tests.messages import refused
 from vit_jax.data import files
 from vit_jax.data.reader import encoded
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.splits import BY_NAMES, HELD_OUT
+from vit_jax.data.sources.split_names import BY_NAMES, HELD_OUT
 
 
 def fill(folder, names):

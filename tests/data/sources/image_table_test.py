@@ -16,7 +16,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.source import TableOptions
 from vit_jax.data.sources import image_table, table_file
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.splits import HELD_OUT, splits_in_paths
+from vit_jax.data.sources.split_names import HELD_OUT, splits_in_paths
 
 
 def fill(folder, names):
