@@ -16,7 +16,7 @@ from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
 from vit_jax.core.screen import Screen
 from vit_jax.learning.method import LossOutput, Method
-from vit_jax.learning.updates import skip_update
+from vit_jax.learning.state import skip_update
 from vit_jax.models.layers.linear import param
 from vit_jax.run.build import Run
 from vit_jax.train import train
