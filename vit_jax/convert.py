@@ -21,6 +21,7 @@ def convert(
     *,
     to: str,
     approximate: bool = False,
+    labels: str | None = None,
     **options: Unpack[weights.Options],
 ) -> str:
     """Reads weights of any format and writes them in another; returns a line about them.
@@ -28,10 +29,11 @@ def convert(
     Args:
       source: a path or name, as `weights.load` takes it.
       output: as `weights.save` takes it; so are `to` and `approximate`.
+      labels: a file of texts' vectors, for a head of classes (weights/zero_shot.py).
       options: those of `weights.load`.
     """
     weights.check_output(output, to)  # before weights are fetched and read
-    loaded = weights.load_with_info(source, **options)
+    loaded = weights.with_labels(weights.load_with_info(source, **options), labels)
     weights.save(loaded, output, to, approximate=approximate)
     model = loaded.model
     height, width = model.preprocess.image_size
@@ -67,6 +69,7 @@ def main(_: list[str]) -> None:
             num_heads=FLAGS.num_heads,
             position_resize=FLAGS.position_resize,
             approximate=FLAGS.approximate,
+            labels=FLAGS.labels,
         )
     )
 
@@ -93,5 +96,6 @@ if __name__ == "__main__":
     flags.DEFINE_bool(
         "approximate", False, "Also write what the format's readers compute only nearly the same."
     )
+    command.define_labels()
     flags.mark_flags_as_required(["input", "output"])
     command.run(main)

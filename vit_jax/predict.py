@@ -63,11 +63,12 @@ class Predictor:
         batch_size: int | None = None,
         int8: bool = False,
         dtype: str | None = None,
+        labels: str | None = None,
     ) -> None:
         inference.check_dtype(dtype)
         inference.check_batch_size(batch_size)
         self._checkpoint = checkpoint
-        loaded = load_classifier(checkpoint, ema=ema)
+        loaded = load_classifier(checkpoint, ema=ema, labels=labels)
         self._names, self._thresholds = loaded.class_names, loaded.thresholds
         by_dtype = inference.in_dtypes(loaded.model, dtype)
         self._function = inference.ImageFunction(
@@ -103,18 +104,19 @@ class Predictor:
         bad.conclude(len(there))
 
 
-def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
+def load_classifier(checkpoint: str, *, ema: bool = False, labels: str | None = None) -> Loaded:
     """The model of --checkpoint, with names of its classes where they are known.
 
-    A notice on stderr says where names come from. UserError for a model without a head.
+    With `labels` its head is that of the classes in this file (weights/zero_shot.py). A notice on
+    stderr says where names come from. UserError for a model without a head.
     """
-    loaded, notice = weights.with_class_names(
-        weights.load_with_info(checkpoint, ema=ema, scan=True)
-    )
+    loaded = weights.load_with_info(checkpoint, ema=ema, scan=True)
+    loaded, notice = weights.with_class_names(weights.with_labels(loaded, labels))
     if notice:
         print(notice, file=sys.stderr)
     if not loaded.model.num_classes:
-        raise UserError(f"{checkpoint} has no head: fine-tune it by --config finetune.")
+        cure = "vit-jax convert --labels gives one to a CLIP or SigLIP."
+        raise UserError(f"{checkpoint} has no head: fine-tune it by --config finetune. {cure}")
     weights.check_head(loaded, checkpoint)
     return loaded
 
@@ -264,7 +266,8 @@ def write_masks(
 def _predict(arguments: list[str], screen: Screen) -> None:
     if getattr(weights.open_model(FLAGS.checkpoint, ema=FLAGS.ema).about.spec, "dense", None):
         rule = "does not go with a model of dense prediction."
-        command.refuse_flags("json", "int8", "dtype", "batch_size", "top_k", when=True, rule=rule)
+        flags_of_classes = ("json", "int8", "dtype", "batch_size", "top_k", "labels")
+        command.refuse_flags(*flags_of_classes, when=True, rule=rule)
         images = find(arguments, sys.stderr)
         folder = Path(FLAGS.output or "masks").expanduser()
         write_masks(FLAGS.checkpoint, images, folder, screen, FLAGS.ema, FLAGS.on_bad_image)
@@ -272,7 +275,7 @@ def _predict(arguments: list[str], screen: Screen) -> None:
     output = FLAGS.output and Path(check_output(FLAGS.output, endings=tuple(TABLES)))
     command.refuse_flags("json", when=output, rule="cannot be with --output.")
     files = find(arguments, sys.stderr)
-    flags_of_predictor = ("ema", "batch_size", "int8", "dtype")
+    flags_of_predictor = ("ema", "batch_size", "int8", "dtype", "labels")
     options: dict[str, Any] = {name: FLAGS[name].value for name in flags_of_predictor}
     predictor = Predictor(FLAGS.checkpoint, **options)
     predictions = predictor(
@@ -305,6 +308,7 @@ if __name__ == "__main__":
     flags.DEFINE_enum("on_bad_image", "fail", inference.ON_BAD_IMAGE, inference.BadImages.HELP)
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits: a quarter of the memory.")
+    command.define_labels()
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
     flags.DEFINE_string(
         "output",

@@ -87,6 +87,6 @@ def vit_parameters(spec, *, num_classes, image_size):
     probe = d + 4 * (d * d + d) + norm + 2 * d * hidden + hidden + d
     around = s.patch_size**2 * 3 * d + s.patch_bias * d + cls * d + s.registers * d
     around += norm * (s.patch_norm + s.pre_norm + (s.final_norm != "none"))
-    around += s.pre_logits * (d * d + d) + s.features * num_classes + num_classes
+    around += s.pre_logits * (d * d + d) + s.projection * d + s.features * num_classes + num_classes
     around += dist * (d + s.distillation_position * d + num_classes)
     return around + table * tables + s.depth * block + (s.pool == "map") * probe

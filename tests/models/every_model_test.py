@@ -146,6 +146,7 @@ FIELDS = [
     *POSITIONS,
     {"pool": "avg", "pre_logits": True},
     {"pool": "map", "pre_logits": True},
+    {"pool": "map", "projection": 8, "unit_features": True},
     {"registers": 3},
     {"registers": 3, "pool": "avg"},
     {"registers": 3, "pool": "cls_avg"},
@@ -333,6 +334,8 @@ LINES, EFFICIENT, FULL = "AxialResNet-50", "EfficientNet-0.25x0.1", "ViT-B/16"
         (VITS, {"absolute_positions": True}, "model.absolute_positions=True"),
         (VITS, {"position_embedding": "rotary_2d", "rotary_grid": 2}, "model.rotary_grid=2"),
         (VITS, {"pool": "map", "pool_heads": 3}, "model.pool_heads=3"),
+        (VITS, {"pool": "cls_avg", "projection": 8}, "model.projection=8"),
+        (VITS, {"distillation_token": True, "unit_features": True}, "model.unit_features=True"),
     ],
 )  # fmt: skip
 def test_impossible_fields_are_refused(name, fields, mention):

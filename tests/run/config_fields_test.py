@@ -69,7 +69,7 @@ VALUES: dict[str, object] = {
     "model.patch_norm": True, "model.pre_norm": True, "model.final_norm": "none",
     "model.attention_norm": True, "model.mlp_norm": True,
     "model.initialization": "deit", "model.channels": 4,
-    "model.logit_cap": 0.5,
+    "model.logit_cap": 0.5, "model.projection": 8, "model.unit_features": True,
     "model.softmax_dtype": "bfloat16", "model.head_bias": -10.0, "model.scan": True,
     "model.remat": "full", "model.pool": "avg", "model.pre_logits": True,
     "model.position_embedding": "sincos_2d", "model.position_at": "layers",

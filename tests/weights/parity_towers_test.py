@@ -1,48 +1,113 @@
 """Hugging Face's CLIP, SigLIP, BEiT and their kin, in and out, beside transformers."""
 
+import numpy as np
 import pytest
 
 from tests.weights.agreement import (
     HF_TOY,
+    TIMM_TOY,
     assert_same_function,
     classifier,
     config_of,
     in_torch,
     loaded_in_full,
     randomise,
+    save_timm,
     torch,
 )
 from vit_jax import weights
+from vit_jax.models.head import probabilities
 from vit_jax.weights.formats import towers
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
+PROBABILITIES = 1e-5  # of cosines in float32, times a scale of e^0.3
 TEXT = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
     "vocab_size": 9,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
-def test_a_tower_of_images(hf, tmp_path, images, kind):
-    theirs = randomise(getattr(hf, f"{kind}VisionModel")(config_of(hf, f"{kind}Vision")))
+@pytest.mark.parametrize(
+    ("kind", "suffix", "output"),
+    [
+        ("CLIP", "", "pooler_output"),
+        ("CLIP", "WithProjection", "image_embeds"),
+        ("Siglip", "", "pooler_output"),
+    ],
+)
+def test_a_tower_of_images(hf, tmp_path, images, kind, suffix, output):
+    config = config_of(hf, f"{kind}Vision", projection_dim=8)
+    theirs = randomise(getattr(hf, f"{kind}VisionModel{suffix}")(config))
     theirs.save_pretrained(tmp_path / "theirs")
     ours = weights.load_with_info(tmp_path / "theirs")
-    assert_same_function(lambda x: theirs(x).pooler_output, ours.model, images)
+    assert_same_function(lambda x: theirs(x)[output], ours.model, images)
     weights.save(ours, tmp_path / "ours", "huggingface")
     again = loaded_in_full(type(theirs), tmp_path / "ours")
     with torch.no_grad():
-        outputs = [model(in_torch(images)).pooler_output for model in (again, theirs)]
+        outputs = [model(in_torch(images))[output] for model in (again, theirs)]
     assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
 def test_the_half_of_a_model_of_images_and_texts(hf, tmp_path, images, capsys, kind):
-    config = getattr(hf, f"{kind}Config")(text_config=TEXT, vision_config=HF_TOY)
-    theirs = randomise(getattr(hf, f"{kind}Model")(config))
+    theirs = of_images_and_texts(hf, kind)
     theirs.save_pretrained(tmp_path)
     ours = weights.load(tmp_path)
-    assert_same_function(lambda x: theirs.vision_model(x).pooler_output, ours, images)
+    assert_same_function(lambda x: theirs.get_image_features(x).pooler_output, ours, images)
     assert "text_model." in capsys.readouterr().err
+
+
+def of_images_and_texts(hf, kind):
+    """A random CLIPModel or SiglipModel."""
+    config = getattr(hf, f"{kind}Config")(
+        text_config=TEXT, vision_config=HF_TOY, projection_dim=8 if kind == "CLIP" else 16
+    )
+    return randomise(getattr(hf, f"{kind}Model")(config))
+
+
+def write_labels(path, theirs, tokens, names=("a cat", "a dog", "a hen")):
+    """As docs/weights.md does it."""
+    with torch.no_grad():
+        vectors = theirs.get_text_features(input_ids=tokens).pooler_output
+    vectors = vectors / vectors.norm(dim=-1, keepdim=True)
+    numbers = {"scale": theirs.logit_scale.exp()}
+    if hasattr(theirs, "logit_bias"):
+        numbers["bias"] = theirs.logit_bias
+    arrays = {name: x.detach().numpy() for name, x in numbers.items()}
+    np.savez(path, names=names, embeddings=vectors.numpy(), **arrays)
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_zero_shot(hf, tmp_path, images, kind):
+    """Probabilities of classes that a text tower named, also out of a checkpoint."""
+    theirs, tokens = of_images_and_texts(hf, kind), torch.tensor([[1, 2, 8], [3, 4, 8], [5, 6, 8]])
+    theirs.save_pretrained(tmp_path / "theirs")
+    write_labels(tmp_path / "cats.npz", theirs, tokens)
+    with torch.no_grad():
+        logits = theirs(input_ids=tokens, pixel_values=in_torch(images)).logits_per_image
+    expected = logits.softmax(-1) if kind == "CLIP" else logits.sigmoid()
+    ours = weights.with_labels(weights.load_with_info(tmp_path / "theirs"), tmp_path / "cats.npz")
+    assert ours.class_names == ("a cat", "a dog", "a hen")
+    weights.save(ours, tmp_path / "run", "checkpoint")
+    for model in (ours.model, weights.load(tmp_path / "run")):
+        np.testing.assert_allclose(
+            probabilities(model, model(images)), expected.numpy(), atol=PROBABILITIES
+        )
+
+
+def test_zero_shot_by_timms_clip(timm, tmp_path, images):
+    """timm has the projection as a head without a bias."""
+    theirs = randomise(timm.create_model("vit_base_patch16_clip_224", num_classes=8, **TIMM_TOY))
+    theirs.head.bias.data.zero_()
+    save_timm(
+        tmp_path / "in", theirs, architecture="vit_base_patch16_clip_224", model_args=TIMM_TOY,
+        num_classes=8,
+    )  # fmt: skip
+    vectors = np.eye(8, dtype=np.float32)[:3]
+    np.savez(tmp_path / "labels.npz", names=["a", "b", "c"], embeddings=vectors, scale=7.0)
+    ours = weights.with_labels(weights.load_with_info(tmp_path / "in"), tmp_path / "labels.npz")
+    expected = lambda x: 7 * torch.nn.functional.normalize(theirs(x))[:, :3]
+    assert_same_function(expected, ours.model, images)
 
 
 @pytest.mark.parametrize("mean", [True, False])

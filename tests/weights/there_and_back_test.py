@@ -52,6 +52,11 @@ ROWS = {
     "`norm_epsilon` other than 1e-6, the default": ({"norm_epsilon": 1e-5}, "huggingface timm"),
     "`gelu=quick`": ({"gelu": "quick"}, "huggingface timm"),
     "`pre_norm` and no `patch_bias`": ({"pre_norm": True, "patch_bias": False}, "timm"),
+    "`projection`": (
+        {"pre_norm": True, "patch_bias": False, "projection": 8, "num_classes": 0},
+        "huggingface",
+    ),
+    "`unit_features`": ({"unit_features": True}, ""),
     "`final_norm=features` or `none`": ({"pool": "avg", "final_norm": "features"}, "timm"),
     "`class_token` with `pool=avg` or `map`": ({"pool": "map", "class_token": True}, "timm"),
     "`mlp=swiglu`": ({"mlp": "swiglu", "gelu": "exact"}, "timm"),
@@ -89,6 +94,7 @@ FURTHER = [
     ({"norm_epsilon": 1e-4}, "huggingface"),
     ({"pre_norm": True, "patch_bias": False, "num_classes": 0}, "huggingface timm"),
     ({"pool": "map", "num_classes": 0}, ALL),
+    ({"pool": "map", "num_classes": 0, "projection": 8}, ""),
     ({"pre_norm": True}, ""),  # with a bias of the patches
     ({"norm": "rms"}, "timm"),
     ({"norm": "rms", "parallel": True, "qk_norm": True, "qkv_bias": "none"}, "timm"),

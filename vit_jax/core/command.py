@@ -65,6 +65,16 @@ def define_checkpoint(more: str = "") -> None:
     )
 
 
+def define_labels() -> None:
+    """Defines --labels: what weights.with_labels takes."""
+    flags.DEFINE_string(
+        "labels",
+        None,
+        "An .npz of class names and of what the text tower of CLIP or SigLIP makes of them: "
+        "zero-shot.",
+    )
+
+
 def refuse_flags(
     *names: str, when: object, rule: str, values: flags.FlagValues = flags.FLAGS
 ) -> None:

@@ -33,7 +33,7 @@ from vit_jax.models.layers.block import (
     identity,
 )  # fmt: skip
 from vit_jax.models.layers.kernels import choice
-from vit_jax.models.layers.linear import Initializer, Linear, param
+from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
 from vit_jax.models.layers.norm import norm
 from vit_jax.models.layers.posemb import Positions
 from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
@@ -76,7 +76,7 @@ class ViT(Classifier):
           rngs: nnx.Rngs with a stream for "params".
         """
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
-        precision, width, init = spec.precision, spec.width, spec.init
+        width, init = spec.width, spec.init
         layout, place = spec.token_layout(image_size), spec.position_place
         new_positions = functools.partial(make_positions, spec, layout)
         make_block: Callable[..., Block] = Block
@@ -119,11 +119,9 @@ class ViT(Classifier):
         self.norm = make_norm() if spec.final_norm == "tokens" else identity
         self.feature_norm = make_norm() if spec.final_norm == "features" else identity
         self.pooling = make_pooling(spec, rngs)
-        make_pre_logits = functools.partial(
-            PreLogits, (width,), (width,), (WIDTH,), (STREAM,),
-            kernel_init=init.pre_logits, precision=precision, rngs=rngs,
-        )  # fmt: skip
-        self.pre_logits = make_pre_logits() if spec.pre_logits else identity
+        self.pre_logits = make_pre_logits(spec, rngs) if spec.pre_logits else identity
+        self.projection = make_projection(spec, rngs) if spec.projection else identity
+        self.to_unit_length = unit_length if spec.unit_features else identity
         inputs = width if spec.distillation_token else spec.features
         make_head = functools.partial(
             head, spec, inputs, num_classes, kernel_init=init.head, rngs=rngs
@@ -171,7 +169,8 @@ class ViT(Classifier):
 
     def pool(self, x: jax.Array) -> jax.Array:
         """[B, N, D] after the tokens' last norm -> [B, D], the head's input."""
-        return self.pre_logits(self.feature_norm(self.pooling(x)))
+        features = self.pre_logits(self.feature_norm(self.pooling(x)))
+        return self.to_unit_length(self.projection(features))
 
     # --- the steps of embed and encode
 
@@ -336,6 +335,28 @@ class PreLogits(Linear):
         return jnp.tanh(super().__call__(x))
 
 
+def make_pre_logits(spec: "ViTSpec", rngs: nnx.Rngs) -> PreLogits:
+    """[B, D] -> [B, D]."""
+    return PreLogits(
+        (spec.width,), (spec.width,), (WIDTH,), (STREAM,),
+        kernel_init=spec.init.pre_logits, precision=spec.precision, rngs=rngs,
+    )  # fmt: skip
+
+
+def make_projection(spec: "ViTSpec", rngs: nnx.Rngs) -> Linear:
+    """[B, D] -> [B, projection], in float32 as the head."""
+    return Linear(
+        (spec.width,), (spec.projection,), (WIDTH,), (STREAM,), bias=False,
+        kernel_init=spec.init.pre_logits, precision=FLOAT32, rngs=rngs,
+    )  # fmt: skip
+
+
+def unit_length(x: jax.Array) -> jax.Array:
+    """[B, D] -> float32 [B, D]: vectors of length 1."""
+    x = x.astype(jnp.float32)
+    return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-12)
+
+
 def make_token_norm(spec: "ViTSpec", rngs: nnx.Rngs) -> nnx.Module:
     """A norm of tokens."""
     return norm(
@@ -414,6 +435,15 @@ RELATIVE = ("relative", "relative_2d", "relative_mlp")  # biases of attention's 
 PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 HEAD_PARTS = dict.fromkeys(ROTARY, ROTARY_PARTS)
 _NOT_OF_POSITIONS = "is not of model.position_embedding={model.position_embedding}."
+_OF_ONE_VECTOR = (
+    "is of one vector of an image: take no model.dense, no model.pool=cls_avg and no "
+    "model.distillation_token."
+)
+
+
+def _has_vectors(m: Any) -> bool:
+    """Returns whether the head sees several vectors of an image."""
+    return bool(m.dense or m.pool == "cls_avg" or m.distillation_token)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -477,6 +507,18 @@ class ViTSpec(ModelSpec, BlockSpec):
         None, "hidden width of its MLP [`mlp_dim`]", bounds=COUNT, trained=IN_SHAPES
     )
     pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
+    projection: int = field(
+        0,
+        "width that features are projected to, without a bias, as CLIP's are to what images and "
+        "texts share [0: not projected]",
+        bounds=(0, COUNT[1]),
+    )
+    unit_features: bool = field(
+        False,
+        "the head sees features of length 1, so its logits are cosines times the lengths of its "
+        "columns: see [zero-shot](weights.md#zero-shot) [false]",
+        elsewhere=(False,),
+    )
     position_embedding: str = field(
         "learned_1d",
         "`none`, `learned_1d` [this], `learned_2d`, `relative`, `relative_2d`, `relative_mlp`, "
@@ -573,7 +615,7 @@ class ViTSpec(ModelSpec, BlockSpec):
     def features(self) -> int:
         """Width of the features: of the head's input, or of both heads' side by side."""
         two = self.distillation_token or (self.pool == "cls_avg" and not self.dense)
-        return self.width * (2 if two else 1)
+        return self.projection or self.width * (2 if two else 1)
 
     @property
     def distillation_position(self) -> bool:
@@ -615,6 +657,8 @@ class ViTSpec(ModelSpec, BlockSpec):
             "is of one vector, not of two: leave it out, or take another model.pool and no "
             "model.distillation_token.",
         ),
+        rule("projection", lambda m: m.projection and _has_vectors(m), _OF_ONE_VECTOR),
+        rule("unit_features", lambda m: m.unit_features and _has_vectors(m), _OF_ONE_VECTOR),
         rule(
             "distillation_token",
             lambda m: m.distillation_token and (m.pool != "cls" or m.pre_logits),

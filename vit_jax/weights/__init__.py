@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     )
     from vit_jax.weights.online import check_name, fetch, is_name
     from vit_jax.weights.saving import check_output, save
+    from vit_jax.weights.zero_shot import with_labels
 
 __all__ = [
     "CheckpointInfo", "LazyModel", "Loaded", "Options", "check_head", "check_name", "check_output",
     "checkpoint_info", "fetch", "is_external", "is_name", "load", "load_with_info",
-    "names_of_classes", "open_model", "save", "with_class_names",
+    "names_of_classes", "open_model", "save", "with_class_names", "with_labels",
 ]  # fmt: skip
 _MODULES = {
     "check_name": "online", "check_output": "saving", "fetch": "online", "is_name": "online",
-    "save": "saving",
+    "save": "saving", "with_labels": "zero_shot",
 }  # fmt: skip
 
 

@@ -279,6 +279,7 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
         **vit_sizes(match),
         "pool": pool(match),
         "pre_logits": match.has("pre_logits"),
+        "projection": sizes.get("T", 0),
         "qkv_bias": "all" if match.has("qkv_bias") else "none",
         "dense_bias": match.has("dense_bias"),
         **({"position_hidden": match.sizes["Q"]} if "Q" in match.sizes else {}),

@@ -42,7 +42,7 @@ _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
     **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
-    **dict.fromkeys(("qkv_bias", "patch_norm", "pre_norm", "feature_norm")),
+    **dict.fromkeys(("qkv_bias", "patch_norm", "pre_norm", "feature_norm", "projection")),
     "distillation_token": "cls",
     "distillation_head": "head",
     **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},

@@ -133,9 +133,9 @@ def is_standardized(name: str) -> bool:
 
 # Letters: L layers, D width, H heads, K head size, J half of it, M width of the MLP, h, k and m
 # those of attention pooling, P and p the height and width of a patch, N positions, O offsets, Q
-# width of the MLP of offsets, R registers, C classes, E the pre-logits, F channels of the map that
-# hybrids cut into patches; of ResNets, W the width of the root and U1, U2 ... the units of each
-# stage behind its first.
+# width of the MLP of offsets, R registers, C classes, E the pre-logits, T the projection, F
+# channels of the map that hybrids cut into patches; of ResNets, W the width of the root and U1,
+# U2 ... the units of each stage behind its first.
 OURS = {
     **_dense_axes("patches", "P p 3", "D"),
     **_norm_axes("patches/norm", "D"),
@@ -176,6 +176,7 @@ OURS = {
     **_dense_axes("pooling/mlp/fc1", "D", "m"),
     **_dense_axes("pooling/mlp/fc2", "m", "D"),
     **_dense_axes("pre_logits", "D", "E"),
+    "projection/kernel": "D T",
     **_dense_axes("head", "D", "C"),
     **_dense_axes("distillation_head", "D", "C"),
     **_dense_axes("patches/projection", "P p F", "D"),

@@ -105,6 +105,7 @@ PRE_LOGITS, AVG, MAP = "model.pre_logits=true", "model.pool=avg", "model.pool=ma
         ([PRE_LOGITS], [PRE_LOGITS], ()),
         ([PRE_LOGITS], [RESET, PRE_LOGITS], ("head",)),
         ([PRE_LOGITS], [RESET], ("head",)),  # not wanted: dropped
+        (["model.projection=8", "model.unit_features=true"], [RESET], ("head",)),
         ([MAP], [RESET, MAP], ("head",)),
         ([MAP], [RESET, AVG], ("head",)),
         ([], [RESET, MAP], ("head", "pooling", "positions")),
@@ -168,6 +169,7 @@ KERNELS = ("blocks/block/mlp/fc1/kernel", "blocks/block/mlp/fc2/kernel")
          ["pre_logits/kernel", "cls:", "config.model.pre_logits=false"]),
         ([AVG], [RESET, AVG, SINES], ["model.position_embedding"]),
         ([PRE_LOGITS], [AVG], ["cls:", "config.model.pre_logits=true"]),
+        (["model.unit_features=true"], [], ["unit_features"]),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_all_differences(save, start, trained, overrides, names):

@@ -41,6 +41,10 @@ SLOW = {
         "ViT-Ti/4",
         TINY_VIT | {"position_embedding": "rotary_mixed", "attention_norm": True, "mlp_norm": True},
     ),
+    "zero-shot CLIP": (
+        "ViT-Ti/4",
+        TINY_VIT | {"pre_norm": True, "gelu": "quick", "projection": 8, "unit_features": True},
+    ),
     "hybrid": ("R50+ViT-B/16", SMALL | SMALL_RESNET | {"patch_size": 8}),
     "stem as R": ("R+ViT-Ti/16", SMALL | {"image_size": 32}),
     "BiT": ("R50x1", SMALL_RESNET | {"units": (1, 1, 1, 2)}),

@@ -147,7 +147,8 @@ def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict
     trained = trained_weights(init)
     of_weights = models.architecture(trained.spec)
     if init.head == "keep":
-        of_head = ["dense", "pre_logits", *(["probabilities"] if loss == "sigmoid" else [])]
+        of_head = ["dense", "pre_logits", "projection", "unit_features"]
+        of_head += ["probabilities"] if loss == "sigmoid" else []
         of_weights |= {f: getattr(trained.spec, f) for f in of_head if hasattr(trained.spec, f)}
     return trained.name, of_weights | fields
 

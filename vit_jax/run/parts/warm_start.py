@@ -31,7 +31,7 @@ from vit_jax.run.parts.updates import StepParts
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset(
-    {"cls", "pooling", "pre_logits", "distillation_token", "distillation_position"}
+    {"cls", "pooling", "pre_logits", "projection", "distillation_token", "distillation_position"}
 )
 HEADS = {"head", "distillation_head"}
 
@@ -229,6 +229,8 @@ def _check(
     moved = [n for n in names if is_offsets(n) and not same_grid]  # perhaps of the same shape
     differing = list(dict.fromkeys([*shaped, *moved]))
     hidden = hidden_fields()
+    if HEADS & set(map(_part, wanted)):
+        hidden.append("unit_features")
     theirs = {f: getattr(trained.spec, f, None) for f in hidden}
     ours = {f: model.spec.get(f) for f in hidden}
     fields = [f for f in hidden if theirs[f] != ours[f]]

@@ -20,8 +20,11 @@ MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**30
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """Arrays by name; their values are read on demand."""
+NUMBERS, TEXT = "fiub", "U"  # kinds of NumPy's dtypes
+
+
+def read(path: Path, kinds: str = NUMBERS) -> dict[str, Tensor]:
+    """Arrays by name, of dtypes of these kinds; their values are read on demand."""
     with _reading(path):
         file = zipfile.ZipFile(path)  # stays open as long as its tensors exist
     members = file.infolist()
@@ -31,7 +34,7 @@ def read(path: Path) -> dict[str, Tensor]:
             f"{path} of {size:,} bytes claims {len(members):,} arrays of {total:,}: a zip bomb. "
             "Write it with numpy.savez."
         )
-    tensors = {m.filename.removesuffix(".npy"): _tensor(path, file, m) for m in members}
+    tensors = {m.filename.removesuffix(".npy"): _tensor(path, file, m, kinds) for m in members}
     if len(tensors) != len(members):
         raise UserError(f"{path} has several arrays of one name.")
     return tensors
@@ -54,11 +57,11 @@ def _reading(what: object) -> Iterator[None]:
             raise zipfile.BadZipFile(str(error)) from error
 
 
-def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
+def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str) -> Tensor:
     name = f"{path}: {member.filename}"
     with _reading(name), file.open(member) as stream:
         start = io.BytesIO(stream.read(MAX_HEADER_BYTES))
-    shape, fortran, dtype = _header(name, start)
+    shape, fortran, dtype = _header(name, start, kinds)
     offset, nbytes = start.tell(), member.file_size - start.tell()
     check_shape(name, shape, dtype, nbytes)
 
@@ -72,7 +75,7 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
     return Tensor(shape, dtype, values)
 
 
-def _header(name: str, start: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _header(name: str, start: io.BytesIO, kinds: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """(shape, whether in Fortran's order, dtype); `start` is then before the values."""
     header = np.lib.format
     try:
@@ -85,6 +88,6 @@ def _header(name: str, start: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dty
         raise UserError(f"{name} is not a NumPy array: {describe_error(error)}.") from error
     if dtype == np.dtype("V2"):  # how NumPy, which does not know bfloat16, writes it
         dtype = BFLOAT16
-    if dtype.kind not in "fiub" and dtype != BFLOAT16:
+    if dtype.kind not in kinds and dtype != BFLOAT16:
         raise UserError(f"{name} is an array of {dtype}, not of numbers: a pickle would run code.")
     return tuple(shape), fortran, dtype

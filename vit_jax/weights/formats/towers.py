@@ -1,9 +1,9 @@
 """Hugging Face's CLIP, SigLIP, BEiT and Data2VecVision: ViTs beside a text's, or beside masks.
 
 CLIPVisionModel and SiglipVisionModel, and the images' half of CLIPModel and SiglipModel: what their
-`pooler_output` is, the features of a model without a head. The projections to what images and texts
-share are left out. BeitForImageClassification and Data2VecVisionForImageClassification, with a
-table of relative positions in each layer, and their models with the pooler of the mean.
+`pooler_output` is, the features of a model without a head, or `image_embeds` with CLIP's projection
+to what images and texts share (CLIPVisionModelWithProjection). BEiT and Data2VecVision, with a
+table of relative positions in each layer: classifiers, and models with the pooler of the mean.
 """
 
 import dataclasses
@@ -33,8 +33,9 @@ mlp/fc[1 2]         : encoder.layers.{}.mlp.fc[1 2]
 norm                : post_layernorm
 """
 _CLIP_TABLE = """
-cls      : embeddings.class_embedding
-pre_norm : pre_layrnorm
+cls        : embeddings.class_embedding
+pre_norm   : pre_layrnorm
+projection : visual_projection
 """
 _SIGLIP_TABLE = """
 pooling/probe            : head.probe : 1 1 *
@@ -65,7 +66,7 @@ head                           : classifier
     "RELATIVE", "relative_position_bias.relative_position_bias_table"
 )
 _OF_TEXTS = (
-    r"text_model\..*", r"(text|visual)_projection\.weight", r"logit_(scale|bias)",
+    r"text_model\..*", r"text_projection\.weight", r"logit_(scale|bias)",
     r"(.*\.)?position_ids",
 )  # fmt: skip
 _CLIP = Layout(
@@ -109,7 +110,7 @@ def defaults(kind: str) -> dict[str, Any]:
 def _read_tower(opened: Opened) -> ExternalWeights:
     kind = str(opened.entries["model_type"]).partition("_")[0]
     match = best([_CLIP if kind == "clip" else _SIGLIP], opened.tensors)
-    left = [name for name in opened.tensors if re.match(r"(text_model|visual_projection)\.", name)]
+    left = [name for name in opened.tensors if re.match(r"text_(model|projection)\.", name)]
     if "vision_config" in opened.entries:
         opened = dataclasses.replace(
             opened, config=dict(external.section(opened.entries, "vision_config"))
@@ -123,7 +124,7 @@ def _read_tower(opened: Opened) -> ExternalWeights:
         huggingface_processors.read(opened, image_size),
         fields=huggingface.fields(config, match),
         assumed=huggingface.assumed(opened),
-        notes=(f"left out, as of texts or beside them: {listed(left)}.",) if left else (),
+        notes=(f"left out, as of texts: {listed(left)}.",) if left else (),
     )
 
 
@@ -145,9 +146,11 @@ def _tower_documents(
 ) -> Documents:
     kind = _tower(spec)
     architecture = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}[kind]
+    architecture += "WithProjection" if spec.projection else ""
     config = huggingface.vit_config(
         spec, architecture, f"{kind}_vision_model", about.image_size, num_classes, names
     )
+    config |= {"projection_dim": spec.projection} if spec.projection else {}
     return huggingface.documents(config | {"intermediate_size": spec.mlp_dim}, about)
 
 
