@@ -1,5 +1,7 @@
 """Hugging Face's CLIP, SigLIP, BEiT and their kin, in and out, beside transformers."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -125,13 +127,39 @@ def test_beit(hf, tmp_path, images, kind, mean):
         assert torch.equal(again(in_torch(images)).logits, theirs(in_torch(images)).logits)
 
 
-def test_masked_siamese_networks(hf, tmp_path, images):
-    """The backbone: transformers 5 writes its classifier with the prefix at some names alone."""
+@pytest.mark.parametrize("num_classes", [3, 0])
+def test_masked_siamese_networks(hf, tmp_path, images, num_classes):
     theirs = randomise(hf.ViTMSNModel(config_of(hf, "ViTMSN")))
+    function = lambda x: theirs(x).last_hidden_state[:, 0]
+    if num_classes:
+        theirs = classifier(hf, "ViTMSN")
+        function = lambda x: theirs(x).logits
     theirs.save_pretrained(tmp_path)
-    assert_same_function(
-        lambda x: theirs(x).last_hidden_state[:, 0], weights.load(tmp_path), images
+    assert_same_function(function, weights.load(tmp_path), images)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_siglip2(hf, tmp_path, images, both):
+    """Images of the size that it has positions for, in patches row by row."""
+    vision = {k: x for k, x in HF_TOY.items() if k != "image_size"} | {"num_patches": 9}
+    if both:
+        theirs = hf.Siglip2Model(hf.Siglip2Config(text_config=TEXT, vision_config=vision))
+    else:
+        theirs = hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**vision))
+    randomise(theirs).save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 9})
     )
+    tower = theirs.vision_model if both else theirs
+    shape, mask = torch.tensor([[3, 3]] * 2), torch.ones(2, 9, dtype=torch.int64)
+
+    def function(x):
+        patches = x.reshape(2, 3, 3, 4, 3, 4).permute(0, 2, 4, 3, 5, 1).reshape(2, 9, 48)
+        return tower(patches, pixel_attention_mask=mask, spatial_shapes=shape).pooler_output
+
+    ours = weights.load(tmp_path)
+    assert_same_function(function, ours, images)
+    assert (ours.preprocess.resize, ours.preprocess.interpolation) == ((12, 12), "bilinear")
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ FURTHER = [
     ({"num_classes": 0, "pool": "avg"}, ALL),
     ({"pool": "avg", "qkv_bias": "none", "gelu": "exact"}, "huggingface timm"),
     ({"distillation_token": True}, "huggingface timm"),
+    ({"registers": 1}, "huggingface timm"),
+    ({"registers": 1, "pre_logits": True, "num_classes": 0}, "huggingface"),
     ({"image_size": (12, 8)}, "huggingface timm"),
     ({"pool": "cls_avg"}, ""),  # without LayerScale
     ({"layer_scale": 0.1}, "timm"),  # with a head and the class token

@@ -15,6 +15,7 @@ FORMATS: tuple[Format, ...] = (
     dino.DINOV3,
     towers.TOWER,
     towers.BEIT,
+    huggingface.DEIT,
     huggingface.FORMAT,
     huggingface.BIT,
     authors.FORMAT,

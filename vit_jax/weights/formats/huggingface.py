@@ -7,17 +7,20 @@ default. I-JEPA (IJepaForImageClassification, IJepaModel) is the same without a 
 classifier sees the mean of the patches, as a plain ViT with average pooling does here.
 
 DeiTs are ViTs with a distillation token: DeiTForImageClassificationWithTeacher, which averages the
-logits of both heads, and DeiTModel without its pooler. DeiTForImageClassification has a head over
-the class token alone, beside a distillation token, and is refused. A DeiT without that token is a
-ViT there too.
+logits of both heads, and DeiTModel without its pooler. Where head or pooler see the class token
+alone, as in DeiTForImageClassification, the distillation token is a register here. A DeiT without
+that token is a ViT there too.
 
 BiT is BitForImageClassification and BitModel with `layer_type` "preactivation" and the padding of
 the released models; the other kind is the ResNet of hybrids with a head. Weights are divided by
 sqrt(variance + 1e-8).
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from vit_jax import models
 from vit_jax.core.class_names import placeholder
@@ -29,7 +32,7 @@ from vit_jax.models.layers.resnet import EXPANSION
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
-from vit_jax.weights.files import Tensors
+from vit_jax.weights.files import Tensor, Tensors
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface_processors
 from vit_jax.weights.match import Match, best, part
@@ -75,6 +78,7 @@ distillation_token : embeddings.distillation_token : 1 1 *
 head               : cls_classifier
 distillation_head  : distillation_classifier
 """
+_DEIT_REGISTER = "registers : embeddings.distillation_token : 1 *"
 # transformers 5 still writes the names above into files, but has renamed its modules.
 _RENAMED = {
     "encoder.layer": "layers",
@@ -116,14 +120,22 @@ LAYOUTS = {
     "vit_mae": _VIT,
     "vit_msn": _VIT,
     "ijepa": _layouts("I-JEPA", "ijepa.", _HEAD),
-    "deit": _layouts("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
-}
+    "deit": (
+        *_layouts("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
+        *_layouts(
+            "DeiT with a head or pooler of the class token",
+            "deit.", _HEAD, _CLS, _POOLER, _DEIT_REGISTER, needed=("cls", "registers"),
+        ),
+    ),
+}  # fmt: skip
 
 
 def _read(opened: Opened) -> ExternalWeights:
     kind = opened.entries.get("model_type")
     layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
     read, notes = _without_pooler(opened.tensors)
+    if kind == "vit_msn":  # transformers 5 writes the prefix at some names alone
+        read = {name.removeprefix("vit."): x for name, x in read.items()}
     match = best(layouts, read)
     config = with_defaults(opened, {**VIT_CONFIG, **EPSILONS.get(kind, {})})
     if match.has("pre_logits"):
@@ -134,7 +146,7 @@ def _read(opened: Opened) -> ExternalWeights:
     return external.external_weights(
         external.with_heads(opened, match, config["num_attention_heads"]),
         huggingface_processors.read(opened, image_size),
-        fields=fields(config, match),
+        fields=fields(config, match) | {"registers": match.sizes.get("R", 0)},
         class_names=class_names(config, match),
         assumed=assumed(opened),
         notes=notes,
@@ -157,7 +169,9 @@ def assumed(opened: Opened) -> tuple[str, ...]:
 
 
 def _type(spec: ViTSpec) -> str:
-    return "deit" if spec.distillation_token else "ijepa" if spec.pool == "avg" else "vit"
+    if spec.distillation_token or spec.registers:
+        return "deit"
+    return "ijepa" if spec.pool == "avg" else "vit"
 
 
 def _documents(
@@ -172,7 +186,7 @@ def _documents(
     kind = _type(spec)
     architecture = {"vit": "ViT", "ijepa": "IJepa", "deit": "DeiT"}[kind]
     architecture += "ForImageClassification" if num_classes else "Model"
-    if kind == "deit" and num_classes:
+    if spec.distillation_token and num_classes:
         architecture += "WithTeacher"
     config = vit_config(spec, architecture, kind, about.image_size, num_classes, names) | {
         "intermediate_size": spec.mlp_dim,
@@ -180,7 +194,7 @@ def _documents(
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
-    if kind != "deit":
+    if not spec.distillation_token:
         config |= {"pooler_act": "tanh", "pooler_output_size": spec.width}
     return documents(config, about)
 
@@ -200,6 +214,28 @@ FORMAT = Format(
     layout_for=lambda spec: LAYOUTS[_type(spec)][0],
     documents=_documents,
     packed=lambda tensors, spec, num_classes: with_prefix(f"{_type(spec)}.", tensors, num_classes),
+)
+
+
+def _with_register_position(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+    """Arrays with a row of zeros for the register, which has its position in itself."""
+    name = "embeddings.position_embeddings"
+    table = tensors[name]
+    _, rows, width = table.shape
+    longer = Tensor(
+        (1, rows + 1, width), table.dtype, lambda: np.insert(table.read(), 1, 0, axis=1)
+    )
+    return with_prefix("deit.", {**tensors, name: longer}, num_classes)
+
+
+DEIT = dataclasses.replace(
+    FORMAT,
+    model_types=(),  # those are read by the one above
+    needs_type=True,
+    holds=lambda spec, _: type(spec) is ViTSpec and spec.registers == 1 and spec.pool == "cls",
+    layout_for=lambda _: LAYOUTS["deit"][2],
+    packed=_with_register_position,
+    states=("registers",),
 )
 
 # --- JSON that Hugging Face's models share

@@ -67,6 +67,7 @@ PROCESSORS = {
     "DINOv3ViT": _defaults(224, _BILINEAR, _IMAGENET),
     "DeiT": _defaults(256, _BICUBIC, _HALF, 224),
     "Siglip": _defaults([224, 224], _BICUBIC, _HALF),
+    "Siglip2": _defaults(None, _BILINEAR, _HALF),  # as many patches as fit; here, the model's size
     "ViT": _defaults(224, _BILINEAR, _HALF),
 }
 # Version 5 refuses null for these where they are used, version 4 takes the default.
@@ -75,7 +76,8 @@ _NEEDED = ("size", "crop_size", "rescale_factor", "image_mean", "image_std")
 _BY_MODEL = {
     "vit": "ViT", "vit_mae": "ViT", "ijepa": "ViT", "deit": "DeiT", "dinov2": "Bit", "bit": "Bit",
     "dinov3_vit": "DINOv3ViT", "vit_msn": "ViT", "clip": "CLIP", "clip_vision_model": "CLIP",
-    "siglip": "Siglip", "siglip_vision_model": "Siglip", "beit": "Beit", "data2vec-vision": "Beit",
+    "siglip": "Siglip", "siglip_vision_model": "Siglip", "siglip2": "Siglip2",
+    "siglip2_vision_model": "Siglip2", "beit": "Beit", "data2vec-vision": "Beit",
 }  # fmt: skip
 
 
@@ -94,6 +96,7 @@ def read(opened: Opened, image_size: Pair, *, any_size: bool = False) -> models.
     values = _default_values(opened) | {
         key: x for key, x in opened.preprocessor.items() if x is not None or key not in _NEEDED
     }
+    values["size"] = values["size"] or list(image_size)
     steps = _steps(values)
     pad = _without_nulls(values.get("pad_size")) if values.get("do_pad") else None
     sized = steps.output or not isinstance(steps.resize, int)

@@ -2,14 +2,19 @@
 
 CLIPVisionModel and SiglipVisionModel, and the images' half of CLIPModel and SiglipModel: what their
 `pooler_output` is, the features of a model without a head, or `image_embeds` with CLIP's projection
-to what images and texts share (CLIPVisionModelWithProjection). BEiT and Data2VecVision, with a
-table of relative positions in each layer: classifiers, and models with the pooler of the mean.
+to what images and texts share (CLIPVisionModelWithProjection). Siglip2Model, which takes images of
+any aspect, for those of one size. BEiT and Data2VecVision, with a table of relative positions in
+each layer: classifiers, and models with the pooler of the mean.
 """
 
 import dataclasses
+import functools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
@@ -17,7 +22,7 @@ from vit_jax.models.layers.relative import num_offsets
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
-from vit_jax.weights.files import listed
+from vit_jax.weights.files import Tensor, Tensors, listed
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
 from vit_jax.weights.match import best
@@ -107,24 +112,46 @@ def defaults(kind: str) -> dict[str, Any]:
     return config | {"hidden_act": gelu, "layer_norm_eps": epsilon}
 
 
+def _as_convolution(tensors: Tensors) -> Tensors:
+    """Arrays with Siglip2's dense layer of patches, [D, P * P * 3], as others' [D, 3, P, P]."""
+    changed = dict(tensors)
+    for name, dense in tensors.items():
+        width, inputs = dense.shape if len(dense.shape) == 2 else (0, 0)
+        side = math.isqrt(inputs // 3)
+        if name.endswith("embeddings.patch_embedding.weight") and 3 * side * side == inputs:
+            rows = functools.partial(_channels_first, dense, (width, side, side, 3))
+            changed[name] = Tensor((width, 3, side, side), dense.dtype, rows)
+    return changed
+
+
+def _channels_first(dense: Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    return np.moveaxis(dense.read().reshape(shape), 3, 1)
+
+
 def _read_tower(opened: Opened) -> ExternalWeights:
     kind = str(opened.entries["model_type"]).partition("_")[0]
-    match = best([_CLIP if kind == "clip" else _SIGLIP], opened.tensors)
+    tensors = _as_convolution(opened.tensors) if kind == "siglip2" else opened.tensors
+    match = best([_CLIP if kind == "clip" else _SIGLIP], tensors)
     left = [name for name in opened.tensors if re.match(r"text_(model|projection)\.", name)]
     if "vision_config" in opened.entries:
         opened = dataclasses.replace(
             opened, config=dict(external.section(opened.entries, "vision_config"))
         )
-    config = huggingface.with_defaults(opened, defaults(kind))
+    config = huggingface.with_defaults(opened, defaults(kind.removesuffix("2")))
     huggingface.check_sizes(opened, match)
     size = external.sides("image_size", config["image_size"])
+    if kind == "siglip2":  # of images of any aspect: of one, the square that it has positions for
+        size = (math.isqrt(match.sizes["N"]) * match.sizes["P"],) * 2
     match, image_size = external.with_image_size(opened, match, size)
     return external.external_weights(
         external.with_heads(opened, match, config["num_attention_heads"]),
         huggingface_processors.read(opened, image_size),
         fields=huggingface.fields(config, match),
         assumed=huggingface.assumed(opened),
-        notes=(f"left out, as of texts: {listed(left)}.",) if left else (),
+        notes=(
+            *([f"left out, as of texts: {listed(left)}."] if left else []),
+            *(["images of any aspect are resized to one square."] if kind == "siglip2" else []),
+        ),
     )
 
 
@@ -156,7 +183,14 @@ def _tower_documents(
 
 TOWER = Format(
     destination="huggingface",
-    model_types=("clip_vision_model", "clip", "siglip_vision_model", "siglip"),
+    model_types=(
+        "clip_vision_model",
+        "clip",
+        "siglip_vision_model",
+        "siglip",
+        "siglip2_vision_model",
+        "siglip2",
+    ),
     needs_type=True,
     reads=_read_tower,
     holds=_holds_tower,
