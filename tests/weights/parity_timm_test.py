@@ -1,9 +1,12 @@
 """timm's families of ViTs, in and out: random weights of its code at reduced depth and width."""
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.weights.agreement import (
+    GRADIENTS,
     assert_same_function,
     in_torch,
     randomise,
@@ -12,6 +15,7 @@ from tests.weights.agreement import (
     torch,
 )
 from vit_jax import weights
+from vit_jax.weights.files import safetensors
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
@@ -57,12 +61,7 @@ EVAS = (
 )
 
 
-@pytest.mark.parametrize("name", EVAS)
-def test_an_eva_comes_in_and_goes_out_again(timm, tmp_path, name):
-    there_and_back(timm, tmp_path, name, attn_pool_num_heads=4 if "core" in name else None)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + EVAS)
 def test_an_architecture_comes_in_and_goes_out_again(timm, tmp_path, name):
     there_and_back(timm, tmp_path, name)
 
@@ -76,10 +75,7 @@ def test_an_architecture_comes_in_and_goes_out_again(timm, tmp_path, name):
     ],
 )  # fmt: skip
 def test_activations_are_timms_intermediates(timm, tmp_path, name):
-    theirs = randomise(timm.create_model(name, num_classes=3, **SIZES))
-    save_timm(tmp_path / "in", theirs, architecture=name, model_args=SIZES)
-    model = weights.load(tmp_path / "in")
-    images = some_images(*model.preprocess.image_size)
+    theirs, ours, images = read_toy(timm, tmp_path, name)
     with torch.no_grad():
         last, each = theirs.forward_intermediates(
             in_torch(images), output_fmt="NLC", return_prefix_tokens=True
@@ -87,19 +83,59 @@ def test_activations_are_timms_intermediates(timm, tmp_path, name):
         prefixed = isinstance(each[0], tuple)
         each = [torch.cat(parts[::-1], dim=1) for parts in each] if prefixed else each
     assert len(each) == SIZES["depth"]
-    found = model.activations(images, ["blocks/0", "blocks/1", "norm"])
-    for ours, x in zip(found.values(), (*each, last), strict=True):
+    found = ours.model.activations(images, ["blocks/0", "blocks/1", "norm"])
+    for value, x in zip(found.values(), (*each, last), strict=True):
         atol = ACTIVATIONS * float(x.abs().max())
-        np.testing.assert_allclose(ours, x.numpy(), atol=atol, rtol=0)
+        np.testing.assert_allclose(value, x.numpy(), atol=atol, rtol=0)
 
 
-def there_and_back(timm, folder, name, **others):
-    """Reads a toy of an architecture, writes it again, and compares logits at both ends."""
-    arguments = SIZES | {key: x for key, x in others.items() if x is not None}
+# One of each family, and arrays that others are added to when they are read.
+TOKENS = ("cls_token", "reg_token", "pos_embed")
+FAMILIES = {
+    "vit_base_patch32_clip_quickgelu_224": (),
+    "vit_so150m_patch16_reg4_map_256": TOKENS,
+    "vit_giant_patch14_reg4_dinov2": TOKENS,
+    "aimv2_large_patch14_224": (),
+    "beit_base_patch16_224": (),
+    "vit_relpos_base_patch16_clsgap_224": (),
+    "vit_small_patch16_dinov3_qkvb": (),
+    "eva02_tiny_patch14_224": (),
+    "vit_base_patch16_rope_mixed_ape_224": TOKENS,
+    "vit_pe_core_tiny_patch16_384": (),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_of_a_loss(timm, tmp_path, name):
+    """Those of all parameters, which are written as the parameters are."""
+    theirs, ours, images = read_toy(timm, tmp_path, name)
+    torch.nn.functional.log_softmax(theirs(in_torch(images)), -1)[:, 0].mean().backward()
+    graph, params = nnx.split(ours.model, nnx.Param)
+    mean = lambda p: jax.nn.log_softmax(nnx.merge(graph, p)(images))[:, 0].mean()
+    gradients = nnx.merge(graph, jax.jit(jax.grad(mean))(params))
+    weights.save(ours._replace(model=gradients), tmp_path / "gradients", "timm")
+    written = safetensors.read(tmp_path / "gradients" / "model.safetensors")
+    expected = {n: p.grad.numpy() for n, p in theirs.named_parameters() if p.grad is not None}
+    expected = {n: x for n, x in expected.items() if n not in FAMILIES[name]}
+    largest = max(np.abs(x).max() for x in expected.values())
+    assert len(expected) > 20
+    for key, x in expected.items():
+        limit = GRADIENTS * np.abs(x).max() + 1e-6 * largest  # of keys' biases: rounding alone
+        assert np.abs(written[key].read().reshape(x.shape) - x).max() <= limit, key
+
+
+def read_toy(timm, folder, name):
+    """(timm's toy of an architecture, what is read of its file, images for both)"""
+    arguments = SIZES | ({"attn_pool_num_heads": 4} if "pe_core" in name else {})
     theirs = randomise(timm.create_model(name, num_classes=3, **arguments))
     save_timm(folder / "in", theirs, architecture=name, model_args=arguments)
     ours = weights.load_with_info(folder / "in")
-    images = some_images(*ours.model.preprocess.image_size)
+    return theirs, ours, some_images(*ours.model.preprocess.image_size)
+
+
+def there_and_back(timm, folder, name):
+    """Reads a toy of an architecture, writes it again, and compares logits at both ends."""
+    theirs, ours, images = read_toy(timm, folder, name)
     assert_same_function(theirs, ours.model, images)
     weights.save(ours, folder / "out", "timm")
     again = timm.create_model(f"local-dir:{folder / 'out'}", pretrained=True).eval()
