@@ -15,6 +15,9 @@ from tests.weights.agreement import (
     torch,
 )
 from vit_jax import weights
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.layers.relative import num_offsets
+from vit_jax.models.layers.resized_positions import resize_offsets
 from vit_jax.weights.files import safetensors
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
@@ -122,6 +125,26 @@ def test_gradients_of_a_loss(timm, tmp_path, name):
     for key, x in expected.items():
         limit = GRADIENTS * np.abs(x).max() + 1e-6 * largest  # of keys' biases: rounding alone
         assert np.abs(written[key].read().reshape(x.shape) - x).max() <= limit, key
+
+
+@pytest.mark.parametrize(("old", "new"), [((3, 3), (5, 6)), ((7, 4), (4, 7)), ((2, 2), (9, 9))])
+def test_biases_of_offsets_are_resized_as_in_timm(timm, old, new):
+    layouts = [TokenLayout(grid, class_token=True) for grid in (old, new)]
+    count, wanted = (num_offsets(grid) + 3 for grid in (old, new))
+    table = np.random.default_rng(0).normal(size=(count, 2)).astype(np.float32)
+    theirs = timm.layers.resize_rel_pos_bias_table(
+        torch.tensor(table), new_window_size=new, new_bias_shape=(wanted, 2), old_window_size=old
+    )
+    np.testing.assert_allclose(resize_offsets(table, *layouts), theirs.numpy(), atol=1e-5)
+
+
+def test_beit_takes_images_of_another_size(timm, tmp_path):
+    theirs, _, _ = read_toy(timm, tmp_path, "beit_base_patch16_224")
+    larger = timm.create_model("beit_base_patch16_224", num_classes=3, **SIZES | {"img_size": 20})
+    filtered = timm.models.beit.checkpoint_filter_fn(theirs.state_dict(), larger)
+    larger.load_state_dict(filtered, strict=False)  # without the numbers of the other offsets
+    ours = weights.load(tmp_path / "in", image_size=20)
+    assert_same_function(larger.eval(), ours, some_images(20))
 
 
 def read_toy(timm, folder, name):

@@ -62,7 +62,7 @@ def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
 def test_biases_of_offsets_are_of_rows_and_columns():
     layout = TokenLayout((2, 3), class_token=True, registers=1)
     positions = Relative2dPositions(layout, 4, **START)
-    query, table = jnp.zeros((5, 8, 4, 2)), positions.offsets[...]
+    query, table = jnp.zeros((5, 8, 4, 2)), positions.offsets_2d[...]
     bias = positions.bias(query)
     assert (bias.shape, table.shape) == ((1, 4, 8, 8), (3 * 5 + 3, 4))
     for a, b in ((0, 5), (4, 2), (3, 3)):  # patches
@@ -186,6 +186,20 @@ def test_tables_of_layers_are_resized_one_by_one():
         np.testing.assert_allclose(
             one, resize_positions(table, OLD, NEW, method="bicubic"), atol=RESIZED_ROUNDING
         )
+
+
+def test_biases_of_offsets_are_resized():
+    """Of 2 x 3 patches for 3 x 5: offsets of nothing and of one patch keep theirs."""
+    old, new = TokenLayout((2, 3), True, registers=1), TokenLayout((3, 5), True, registers=1)
+    table = jax.random.normal(jax.random.key(0), (3 * 5 + 3, 4))
+    resized = resize("positions/offsets_2d", table, old, new, method="bicubic")
+    assert resized.shape == (5 * 9 + 3, 4)
+    np.testing.assert_array_equal(resized[-3:], table[-3:])  # of class token and register
+    before, after = table[:-3].reshape(3, 5, 4), resized[:-3].reshape(5, 9, 4)
+    np.testing.assert_allclose(after[1:4, 3:6], before[:, 1:4], atol=RESIZED_ROUNDING)
+    without = TokenLayout((3, 5), False)
+    alone = resize("positions/offsets_2d", table, old, without, method="bicubic")
+    np.testing.assert_array_equal(alone, resized[:-3])
 
 
 def test_offsets_cannot_be_resized():

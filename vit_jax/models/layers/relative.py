@@ -68,7 +68,7 @@ class Relative2dPositions(Positions):
     def __init__(self, layout: TokenLayout, num_heads: int, *, init: Initializer, rngs: nnx.Rngs):
         self.prefix = layout.num_tokens - layout.num_patches
         shape = (num_offsets(layout.grid) + 3 * bool(self.prefix), num_heads)
-        self.offsets = param(init, shape, (POSITIONS, HEADS), rngs.params())
+        self.offsets_2d = param(init, shape, (POSITIONS, HEADS), rngs.params())
         self.grid = layout.grid
 
     def bias(self, query: jax.Array) -> jax.Array:
@@ -76,7 +76,7 @@ class Relative2dPositions(Positions):
         table = np.pad(table, ((self.prefix, 0), (self.prefix, 0)))
         table[: self.prefix], table[:, : self.prefix] = n, n + 1
         table[: self.prefix, : self.prefix] = n + 2
-        return jnp.moveaxis(self.offsets[...][table], 2, 0)[None].astype(query.dtype)
+        return jnp.moveaxis(self.offsets_2d[...][table], 2, 0)[None].astype(query.dtype)
 
 
 class RelativeMlpPositions(Positions):

@@ -42,7 +42,8 @@ METHODS = {
     "bicubic_antialias": _by_jax("cubic", antialias=True),
     "bicubic_torch": _bicubic_torch,
 }
-TABLES = ("embedding", "rows", "columns")  # in LearnedPositions and Learned2dPositions
+# In LearnedPositions, Learned2dPositions and Relative2dPositions.
+TABLES = ("embedding", "rows", "columns", "offsets_2d")
 
 
 def is_table(name: str) -> bool:
@@ -85,10 +86,39 @@ def resize(
     def one(table: jax.Array) -> jax.Array:
         if leaf == "embedding":
             return resize_positions(table, old, new, method=method)
+        if leaf == "offsets_2d":
+            return resize_offsets(table, old, new)
         shape = (new.grid[leaf == "columns"], table.shape[1])
         return METHODS[method](table, shape)
 
     return (jax.vmap(one) if is_stacked(name) else one)(table)
+
+
+def resize_offsets(table: jax.Array, old: TokenLayout, new: TokenLayout) -> jax.Array:
+    """Biases of offsets [O, H] in the layout `old` -> [O', H] in `new`, as BEiT's code and timm do.
+
+    Old offsets are placed among the new ones in geometric progression, close together where they
+    are small, and what is between them is interpolated linearly.
+    """
+    down, right = map(_offset_weights, old.grid, new.grid)
+    count, prefix = down.shape[1] * right.shape[1], 3 * (new.num_tokens > new.num_patches)
+    pairs, rest = table[:count], table[count : count + prefix]
+    if old.grid != new.grid:
+        square = pairs.reshape(down.shape[1], right.shape[1], -1)
+        pairs = jnp.einsum("ab,cd,bdh->ach", down, right, square, precision="highest")
+        pairs = pairs.reshape(-1, pairs.shape[-1])
+    return jnp.concatenate([pairs, rest])
+
+
+def _offset_weights(old: int, new: int) -> np.ndarray:
+    """[2 new - 1, 2 old - 1]: the weights of old offsets along an axis in each new one."""
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:  # the ratio by which the last of the old offsets is the last new one
+        ratio = (low + high) / 2
+        low, high = (low, ratio) if sum(ratio ** np.arange(old - 1)) > new - 1 else (ratio, high)
+    steps = np.cumsum(ratio ** np.arange(old - 1))
+    places, targets = np.concatenate([-steps[::-1], [0], steps]), np.arange(1 - new, new)
+    return np.stack([np.interp(targets, places, row) for row in np.eye(2 * old - 1)], axis=1)
 
 
 def resize_positions(

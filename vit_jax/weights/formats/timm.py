@@ -161,13 +161,13 @@ _USUAL = {
 
 
 _BEIT_TABLE = """
-blocks/block/positions/offsets : blocks.{}.attn.relative_position_bias_table
-norm[1 2]                      : blocks.{}.norm[1 2]
-attention/qkv/kernel           : blocks.{}.attn.qkv.weight
-attention/[query value]_bias   : blocks.{}.attn.[q_bias v_bias]
-attention/out                  : blocks.{}.attn.proj
-scale[1 2]/scale               : blocks.{}.gamma_[1 2]
-mlp/fc[1 2]                    : blocks.{}.mlp.fc[1 2]
+blocks/block/positions/offsets_2d : blocks.{}.attn.relative_position_bias_table
+norm[1 2]                         : blocks.{}.norm[1 2]
+attention/qkv/kernel              : blocks.{}.attn.qkv.weight
+attention/[query value]_bias      : blocks.{}.attn.[q_bias v_bias]
+attention/out                     : blocks.{}.attn.proj
+scale[1 2]/scale                  : blocks.{}.gamma_[1 2]
+mlp/fc[1 2]                       : blocks.{}.mlp.fc[1 2]
 """
 _RELPOS_TABLE = "blocks/block/positions/fc[1 2] : blocks.{}.attn.rel_pos.mlp.fc[1 2]"
 _SHARED_RELPOS_TABLE = "positions/fc[1 2] : shared_rel_pos.mlp.fc[1 2]"

@@ -53,20 +53,20 @@ pooling/norm             : head.layernorm
 pooling/mlp/fc[1 2]      : head.mlp.fc[1 2]
 """
 _BEIT_TABLE = """
-patches                        : embeddings.patch_embeddings.projection
-cls                            : embeddings.cls_token : 1 1 *
-blocks/block/positions/offsets : LAYER.attention.attention.RELATIVE
-norm1                          : LAYER.layernorm_before
-attention/qkv/kernel           : LAYER.attention.attention.[query.weight key.weight value.weight]
-attention/[query value]_bias   : LAYER.attention.attention.[query.bias value.bias]
-attention/out                  : LAYER.attention.output.dense
-scale[1 2]/scale               : LAYER.lambda_[1 2]
-norm2                          : LAYER.layernorm_after
-mlp/fc1                        : LAYER.intermediate.dense
-mlp/fc2                        : LAYER.output.dense
-norm                           : layernorm
-feature_norm                   : pooler.layernorm
-head                           : classifier
+patches                           : embeddings.patch_embeddings.projection
+cls                               : embeddings.cls_token : 1 1 *
+blocks/block/positions/offsets_2d : LAYER.attention.attention.RELATIVE
+norm1                             : LAYER.layernorm_before
+attention/qkv/kernel              : LAYER.attention.attention.[query.weight key.weight value.weight]
+attention/[query value]_bias      : LAYER.attention.attention.[query.bias value.bias]
+attention/out                     : LAYER.attention.output.dense
+scale[1 2]/scale                  : LAYER.lambda_[1 2]
+norm2                             : LAYER.layernorm_after
+mlp/fc1                           : LAYER.intermediate.dense
+mlp/fc2                           : LAYER.output.dense
+norm                              : layernorm
+feature_norm                      : pooler.layernorm
+head                              : classifier
 """.replace("LAYER", "encoder.layer.{}").replace(
     "RELATIVE", "relative_position_bias.relative_position_bias_table"
 )
