@@ -38,15 +38,7 @@ class Feed(list):
         pass
 
 
-def run(
-    examples,
-    *,
-    num_examples,
-    batch_size=2,
-    weighted=True,
-    keep=None,
-    **fields,
-):
+def run(examples, *, num_examples, batch_size=2, weighted=True, keep=None, **fields):
     """Evaluates examples (pixel, labels, their weights, weight of the example) with padding."""
 
     def open_feed():

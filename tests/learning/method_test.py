@@ -35,13 +35,7 @@ def test_the_count_of_a_forward_pass_is_the_closed_form(name):
     size = (own.stride, 2 * own.stride)
     make = lambda rngs: models.create(name, num_classes=7, image_size=size, rngs=rngs, **fields)
     found = count_products(
-        Outputs(),
-        make,
-        Sizes(size),
-        batch_size=4,
-        num_classes=7,
-        has_average=False,
-        teacher=None,
+        Outputs(), make, Sizes(size), batch_size=4, num_classes=7, has_average=False, teacher=None
     )
     assert found == Products(pytest.approx(models.forward_flops(own, 7, size), rel=SHARED))
 

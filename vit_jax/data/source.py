@@ -69,17 +69,12 @@ class Example(NamedTuple):
 
 
 class MapKind(NamedTuple):
-    """A kind of maps, which have a number for each pixel of their image.
+    """A kind of maps, which have a number for each pixel of their image."""
 
-    Attributes:
-      name: of its array in a batch, uint16, where 0 is a pixel that says nothing.
-      void: the stored value of such pixels.
-      num_classes: stored numbers are classes, which begin at 1 in a batch, and skip `void`; None:
-        they are measures, kept as they are.
-    """
-
-    name: str
-    void: int = 0
+    name: str  # of its array in a batch, uint16, where 0 is a pixel that says nothing
+    void: int = 0  # the stored value of such pixels
+    # Stored numbers are classes, which begin at 1 in a batch, and skip `void`; None: they are
+    # measures, kept as they are.
     num_classes: int | None = None
 
 

@@ -28,17 +28,13 @@ _NAMES = {"image": "images", "labels": "labels", "label_weights": "label_weights
 
 
 class Decoded(NamedTuple):
-    """A decoded set.
+    """A decoded set."""
 
-    Attributes:
-      arrays: images uint8 [n, H, W, 3], black where they are bad; labels int32 [n, K], -1 behind
-        the last one; weight float32 [n], 0 for a bad image, else 1; if the source is weighted,
-        label_weights float32 [n, K].
-      faults: of the bad images, by example.
-    """
-
+    # Images uint8 [n, H, W, 3], black where they are bad; labels int32 [n, K], -1 behind the last
+    # one; weight float32 [n], 0 for a bad image, else 1; if the source is weighted, label_weights
+    # float32 [n, K].
     arrays: dict[str, np.ndarray]
-    faults: dict[int, str]
+    faults: dict[int, str]  # of the bad images, by example
 
     @property
     def num_examples(self) -> int:

@@ -137,12 +137,7 @@ SOFTMAX, SIGMOID = "softmax", "sigmoid"
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """What all losses have; each is a dataclass that extends it, with fields of its own.
-
-    Attributes:
-      exclusive: whether classes share a probability of 1, so that class weights are relative to
-        each other.
-    """
+    """What all losses have; each is a dataclass that extends it, with fields of its own."""
 
     kind: str = field(
         SOFTMAX,
@@ -152,9 +147,7 @@ class LossConfig:
     label_smoothing: float = field(0.0, "in [0, 1)", bounds=(0, 1))
     mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
     cutmix: float = field(
-        0.0,
-        "likewise; where both are on, one of them is drawn each time",
-        bounds=(0, 1e6),
+        0.0, "likewise; where both are on, one of them is drawn each time", bounds=(0, 1e6)
     )
     cutmix_share: float = field(
         0.5, "how often it is CutMix, where both are on", bounds=(0, UP_TO_1)
@@ -177,6 +170,7 @@ class LossConfig:
         bounds=(0, 1e6),
     )
 
+    # Whether classes share a probability of 1, so that class weights are relative to each other.
     exclusive: ClassVar[bool] = True
 
     @entry_points.left_open
@@ -224,10 +218,7 @@ class Sigmoid(LossConfig):
 
 LOSSES = entry_points.Parts[type[LossConfig]](
     "losses",
-    {
-        SOFTMAX: "vit_jax.learning.losses:Softmax",
-        SIGMOID: "vit_jax.learning.losses:Sigmoid",
-    },
+    {SOFTMAX: "vit_jax.learning.losses:Softmax", SIGMOID: "vit_jax.learning.losses:Sigmoid"},
 )
 
 

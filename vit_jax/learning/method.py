@@ -13,21 +13,14 @@ from vit_jax.core.schema.fields import field
 
 
 class StepInputs(NamedTuple):
-    """The inputs of a loss; every array's axis 0 is the batch's.
+    """The inputs of a loss; every array's axis 0 is the batch's."""
 
-    Attributes:
-      images: float32 [B, H, W, 3], normalised; mixed where the config says so.
-      targets: float32 [B, C], as the loss asks for them.
-      batch: losses.Batch, as it arrived.
-      views: further views of the images, float32 [B, h, w, 3] each, normalised (input.views).
-      labels: bool [B, C], the main label of each image, before targets are smoothed.
-    """
-
-    images: jax.Array
-    targets: jax.Array
-    batch: dict[str, Any]
+    images: jax.Array  # float32 [B, H, W, 3], normalised; mixed where the config says so
+    targets: jax.Array  # float32 [B, C], as the loss asks for them
+    batch: dict[str, Any]  # losses.Batch, as it arrived
+    # Further views of the images, float32 [B, h, w, 3] each, normalised (input.views).
     views: tuple[jax.Array, ...] = ()
-    labels: Any = None
+    labels: Any = None  # bool [B, C], the main label of each image, before targets are smoothed
 
 
 class StepContext(NamedTuple):
@@ -49,18 +42,13 @@ class StepContext(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """The losses and metrics of a forward pass.
+    """The losses and metrics of a forward pass."""
 
-    Attributes:
-      losses: [B]; the weighted mean is minimised.
-      metrics: [B] each, by name; their weighted means are logged. Of a pair the second says which
-        images count, by 1 and 0.
-      observed: arrays for `Method.next_state`, of any shapes.
-    """
-
-    losses: jax.Array
+    losses: jax.Array  # [B]; the weighted mean is minimised
+    # [B] each, by name; their weighted means are logged. Of a pair the second says which images
+    # count, by 1 and 0.
     metrics: Mapping[str, jax.Array | tuple[jax.Array, jax.Array]]
-    observed: Any = ()
+    observed: Any = ()  # arrays for `Method.next_state`, of any shapes
 
 
 def view_names(number: int) -> list[str]:

@@ -30,27 +30,19 @@ EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
 
 
 class TrainState(NamedTuple):
-    """The state after `step` updates: a pure function of (config, seed, step).
+    """The state after `step` updates: a pure function of (config, seed, step)."""
 
-    Attributes:
-      step: int32 [], number of updates.
-      params: nested dictionary of float32 parameters, repeated blocks stacked; among them the
-        running statistics of batch norms.
-      opt_state: optax's, for all but these statistics.
-      ema: exponential moving average of the parameters, as `params`; {} if there is none.
-      method_state: arrays that the method carries from step to step, nested; {} for most methods.
-      first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
-        not; or 0.
-      first_bad_values: float32 [2], its loss and its gradients' norm.
-    """
-
-    step: Any
+    step: Any  # int32 [], number of updates
+    # Nested dictionary of float32 parameters, repeated blocks stacked; among them the running
+    # statistics of batch norms.
     params: Any
-    opt_state: Any
-    ema: Any
+    opt_state: Any  # optax's, for all but these statistics
+    ema: Any  # exponential moving average of the parameters, as `params`; {} if there is none
+    # Arrays that the method carries from step to step, nested; {} for most methods.
     method_state: Any
+    # int32 [], the first update that was not finite, or whose loss or gradient was not; or 0.
     first_bad_step: Any
-    first_bad_values: Any
+    first_bad_values: Any  # float32 [2], its loss and its gradients' norm
 
     @property
     def first_bad(self) -> dict[str, Any]:

@@ -38,19 +38,12 @@ def examples(
 
 
 class LossAndGrads(NamedTuple):
-    """The results of the forward and backward pass of a batch.
+    """The results of the forward and backward pass of a batch."""
 
-    Attributes:
-      loss: float32 [], the mean over the batch that is minimised.
-      grads: its gradients, nested as the parameters; before any clipping.
-      metrics: [] each, by name, to be logged.
-      method_state: that of the method after this step.
-    """
-
-    loss: jax.Array
-    grads: Any
-    metrics: dict[str, jax.Array]
-    method_state: Any
+    loss: jax.Array  # float32 [], the mean over the batch that is minimised
+    grads: Any  # its gradients, nested as the parameters; before any clipping
+    metrics: dict[str, jax.Array]  # [] each, by name, to be logged
+    method_state: Any  # that of the method after this step
 
 
 def make_loss_and_grads(
@@ -105,10 +98,7 @@ def make_loss_and_grads(
 
 
 def make_update(
-    layout: StateLayout,
-    objective: Objective,
-    rates: Callable[[Any, Any], Scalars],
-    seed: int,
+    layout: StateLayout, objective: Objective, rates: Callable[[Any, Any], Scalars], seed: int
 ) -> Callable[..., tuple[TrainState, Scalars]]:
     """Returns update(state, batch, *layout.teacher_params) -> (state after one more step, scalars).
 

@@ -50,14 +50,11 @@ def probabilities(model: Any, logits: jax.Array) -> jax.Array:
 
 
 class Classifier(nnx.Module):
-    """A model that ends with `head`, unless num_classes is 0.
-
-    Attributes:
-      read_out: one of the functions below, or that of a model with two heads.
-    """
+    """A model that ends with `head`, unless num_classes is 0."""
 
     num_classes: int
     head: Any
+    # One of the functions below, or that of a model with two heads.
     read_out: Callable[[Any, jax.Array, bool], jax.Array]
 
     def classify(self, features: jax.Array, train: bool = False) -> jax.Array:

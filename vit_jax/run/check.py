@@ -170,10 +170,7 @@ def _look_at_all(
 def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> int:
     """Reads and decodes some of a split; returns the number of bad images, which are skipped."""
     indices = np.unique(np.linspace(0, source.num_examples - 1, SAMPLES).astype(np.int64))
-    with (
-        naming(where),
-        inputs.samples(config.input, source, preprocess, indices) as batches,
-    ):
+    with naming(where), inputs.samples(config.input, source, preprocess, indices) as batches:
         next(batches)
         return batches.num_bad
 
@@ -279,11 +276,7 @@ def _verify(config: RunConfig, run: Run, screen: Screen) -> str:
 
 
 def _workdir(
-    config: RunConfig,
-    folder: epath.Path,
-    run: Run,
-    errors: ErrorCollector,
-    allow_change: bool,
+    config: RunConfig, folder: epath.Path, run: Run, errors: ErrorCollector, allow_change: bool
 ) -> str:
     there = checkpoint_dir.steps(folder / "checkpoints")
     layout, durations, look = run.parts.layout, run.parts.durations, errors.attempt

@@ -6,13 +6,7 @@ import tensorflow_datasets as tfds
 from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.split_names import splits_in_paths
-from vit_jax.data.sources.splits import (
-    Slice,
-    check_disjoint,
-    overlap,
-    parts,
-    resolve,
-)
+from vit_jax.data.sources.splits import Slice, check_disjoint, overlap, parts, resolve
 
 SIZES = {"train": 50_000, "test": 10_000, "tiny": 7}
 

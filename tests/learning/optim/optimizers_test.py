@@ -246,8 +246,7 @@ def test_lamb_may_see_query_key_and_value_as_one_matrix():
         norms = [np.sqrt((x**2).sum(axes)) for x in (change, before)]
         np.testing.assert_allclose(norms[0], LRS[0] * norms[1], rtol=1e-4)
         np.testing.assert_allclose(
-            np.asarray(after["head"]["kernel"]),
-            np.asarray(afters[False]["head"]["kernel"]),
+            np.asarray(after["head"]["kernel"]), np.asarray(afters[False]["head"]["kernel"])
         )
 
 

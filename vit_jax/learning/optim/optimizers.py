@@ -156,15 +156,10 @@ def muon(m: Moments) -> optax.GradientTransformation:
 
 
 class TrustRatio(NamedTuple):
-    """LAMB's state for one matrix.
+    """LAMB's state for one matrix."""
 
-    Attributes:
-      adapts: bool [], whether it has a trust ratio: it was never zero.
-      ratio: float32 [], the last update's trust ratio; 1 if it has none.
-    """
-
-    adapts: Any
-    ratio: Any
+    adapts: Any  # bool [], whether it has a trust ratio: it was never zero
+    ratio: Any  # float32 [], the last update's trust ratio; 1 if it has none
 
 
 def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation:

@@ -92,14 +92,10 @@ class Frozen:
 
     They have no gradient, which clipping and the log would count; no weight decay; and, if all
     layers are frozen, no arrays in the optimizer's state.
-
-    Attributes:
-      freeze: patterns of names.
-      adapters: if given, everything else is frozen, but for what they say.
     """
 
-    freeze: tuple[str, ...] = ()
-    adapters: Adapters | None = None
+    freeze: tuple[str, ...] = ()  # patterns of names
+    adapters: Adapters | None = None  # if given, everything else is frozen, but for what they say
 
     def masks(self, params: Any) -> Any:
         """Tree of bool arrays, [L] for a stacked parameter and [] for another: True if frozen.

@@ -522,9 +522,7 @@ class BlockSpec(Numerics):
         trained=IN_SHAPES,
     )
     mlp_norm: bool = field(
-        False,
-        "a norm of the MLP's hidden layer, before its last matrix [false]",
-        trained=IN_SHAPES,
+        False, "a norm of the MLP's hidden layer, before its last matrix [false]", trained=IN_SHAPES
     )
     logit_cap: float = field(
         0.0,

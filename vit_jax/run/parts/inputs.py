@@ -63,11 +63,7 @@ def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
 
 
 def cached_bytes(
-    c: InputConfig,
-    mesh: Mesh,
-    source: Source,
-    evals: Iterable[EvalData],
-    attempt: errors.Attempt,
+    c: InputConfig, mesh: Mesh, source: Source, evals: Iterable[EvalData], attempt: errors.Attempt
 ) -> int:
     """Bytes of images on each device; 0 unless input.cache=device."""
     if c.cache != DEVICE:
@@ -80,12 +76,7 @@ def cached_bytes(
 
 
 def train_batches(
-    c: InputConfig,
-    source: Source,
-    *,
-    seed: int,
-    start_step: int,
-    rows: np.ndarray | None = None,
+    c: InputConfig, source: Source, *, seed: int, start_step: int, rows: np.ndarray | None = None
 ) -> Batches:
     """`rows` (None: all) of the batches from step `start_step` on, counted from 0."""
     from vit_jax.data import pipeline
