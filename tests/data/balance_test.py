@@ -1,7 +1,7 @@
 import numpy as np
 
 from vit_jax.data import label_index
-from vit_jax.data.streams import balanced
+from vit_jax.data.label_index import balanced
 
 SIZES = [1, 0, 7, 100, 30]  # examples of each class
 

@@ -6,10 +6,10 @@ import pytest
 from tests.messages import refused
 from vit_jax.data import label_index, streams
 from vit_jax.data.in_memory import InMemory
+from vit_jax.data.label_index import balanced, first_of_each_class
 from vit_jax.data.mixtures import MixtureSource
 from vit_jax.data.pipeline import eval_batches, train_batches
 from vit_jax.data.source import Example
-from vit_jax.data.streams import balanced
 
 # Examples 0 to 7: two labels with weights, one label, or labels without weights.
 LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2
@@ -61,7 +61,7 @@ def test_parts_and_caches_keep_the_weights(source):
     whole = label_index.collect([labels for labels, _ in LABELED])
     for part in (
         streams.first_examples(source, 5),
-        streams.first_of_each_class(source, 1, whole),
+        first_of_each_class(source, 1, whole),
         InMemory(source, limit_bytes=10**6),
     ):
         for _ in range(2):

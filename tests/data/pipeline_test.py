@@ -8,11 +8,12 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index, streams
+from vit_jax.data.label_index import balanced
 from vit_jax.data.mixtures import MixtureSource, mixed
 from vit_jax.data.pipeline import eval_batches, train_batches
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.table import Synthetic
-from vit_jax.data.streams import balanced, eval_counts, eval_slots, shuffled, train_slots
+from vit_jax.data.streams import eval_counts, eval_slots, shuffled, train_slots
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
 # One op of each kind of draw: AutoAugment's are like RandAugment's.

@@ -56,7 +56,7 @@ def test_examples_of_each_class(list_source):
     index = label_index.collect(labels)
     before = set()
     for number in (1, 3, 100):
-        part = streams.first_of_each_class(source, number, index)
+        part = label_index.first_of_each_class(source, number, index)
         examples = part.read(np.arange(part.num_examples))
         for c in range(10):
             there = sum(c in example.labels for example in examples)
@@ -69,10 +69,10 @@ def test_examples_of_each_class(list_source):
 
 def test_classes_of_one_label_have_exactly_that_many():
     digits = Digits(Request("train"))
-    part = streams.first_of_each_class(digits, 10, label_index.find(digits))
+    part = label_index.first_of_each_class(digits, 10, label_index.find(digits))
     labels = [example.labels[0] for example in part.read(np.arange(part.num_examples))]
     np.testing.assert_array_equal(np.bincount(labels), [10] * 10)
-    other = streams.first_of_each_class(digits, 11, label_index.find(digits))
+    other = label_index.first_of_each_class(digits, 11, label_index.find(digits))
     assert len({digits.fingerprint, part.fingerprint, other.fingerprint}) == 3
 
 

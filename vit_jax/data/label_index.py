@@ -29,8 +29,10 @@ from vit_jax.data.source import (
     Source,
     digest,
     row_offsets,
+    select_examples,
 )
 from vit_jax.data.sources.joined import JoinedSource, join_labels
+from vit_jax.data.streams import Stream, in_fixed_order, keys, permute
 
 REMEDY = "Move it away: then the labels are read from the records, once."
 _BLOCK = 256  # examples that are read at once in a scan
@@ -68,6 +70,50 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
     classes, examples = classes[~twice], examples[~twice]
     kind = np.int32 if labels.num_examples < 2**31 else np.int64
     return ByClass(row_offsets(np.bincount(classes, minlength=num_classes)), examples.astype(kind))
+
+
+def balanced(by_class: ByClass, *, seed: int) -> Stream:
+    """Streams all classes equally often, whatever their sizes. UserError without any label.
+
+    With C classes that have examples, every block of C positions holds each of them once, in a
+    seeded order. The k-th visit of a class takes the k-th example of an endless stream over that
+    class, which goes through its examples epoch by epoch, each in a seeded order. An example with
+    several labels is visited for each of them, one without labels never.
+    """
+    sizes = np.diff(by_class.offsets)
+    classes = np.flatnonzero(sizes)
+    if not len(classes):
+        raise UserError('input.balance="class": no example has a label. Set input.balance=none.')
+    several = len(np.unique(by_class.examples)) < len(by_class.examples)  # labels of an example
+
+    def stream(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        blocks, places = np.divmod(positions, len(classes))
+        order = permute(places, num_examples=len(classes), keys=keys(seed, blocks))
+        visited = classes[order]
+        epochs, places = np.divmod(blocks, sizes[visited])
+        class_keys = keys(seed, epochs, visited)
+        members = permute(places, num_examples=sizes[visited], keys=class_keys)
+        examples = by_class.examples[by_class.offsets[visited] + members].astype(np.int64)
+        # An example in several classes is augmented anew at each visit, in one block too.
+        return (blocks * len(classes) + order if several else blocks), examples
+
+    return stream
+
+
+def first_of_each_class(source: Source, number: int, labels: Labels) -> SelectedSource:
+    """The first `number` examples of each class in a fixed order; all, where it has fewer.
+
+    An example with several labels counts for each of its classes and is there once, so a class
+    may have more than `number`. Nested like other subsets. `labels` belong to `source`.
+    """
+    classes, examples = by_class(labels, source.num_classes, describe=source.describe)
+    sizes = np.diff(classes)
+    class_of_each = np.repeat(np.arange(source.num_classes), sizes)
+    places = in_fixed_order(examples.astype(np.int64), source.num_examples)
+    order = np.lexsort((places, class_of_each))
+    rank = np.arange(len(examples)) - np.repeat(classes[:-1], sizes)
+    indices = np.unique(examples[order[rank < number]]).astype(np.int64)
+    return select_examples(source, indices)
 
 
 def find(source: Source, progress: Progress = lambda done, total: None) -> Labels:

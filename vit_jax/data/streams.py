@@ -7,15 +7,11 @@ needs to know what another one reads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.source import Labels, SelectedSource, Source, select_examples
-
-if TYPE_CHECKING:
-    from vit_jax.data.label_index import ByClass
+from vit_jax.data.source import SelectedSource, Source
 
 # Permutations this small are sorted: a Feistel network on so few bits is uneven. In
 # 20,000 epochs, chi-squared of the places is 27 a degree of freedom for 5 examples, 1.8 for 9, 1.4
@@ -135,34 +131,6 @@ def _taking_turns(
     return 2 * pairs + pair_place, copies
 
 
-def balanced(by_class: ByClass, *, seed: int) -> Stream:
-    """Streams all classes equally often, whatever their sizes. UserError without any label.
-
-    With C classes that have examples, every block of C positions holds each of them once, in a
-    seeded order. The k-th visit of a class takes the k-th example of an endless stream over that
-    class, which goes through its examples epoch by epoch, each in a seeded order. An example with
-    several labels is visited for each of them, one without labels never.
-    """
-    sizes = np.diff(by_class.offsets)
-    classes = np.flatnonzero(sizes)
-    if not len(classes):
-        raise UserError('input.balance="class": no example has a label. Set input.balance=none.')
-    several = len(np.unique(by_class.examples)) < len(by_class.examples)  # labels of an example
-
-    def stream(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        blocks, places = np.divmod(positions, len(classes))
-        order = permute(places, num_examples=len(classes), keys=keys(seed, blocks))
-        visited = classes[order]
-        epochs, places = np.divmod(blocks, sizes[visited])
-        class_keys = keys(seed, epochs, visited)
-        members = permute(places, num_examples=sizes[visited], keys=class_keys)
-        examples = by_class.examples[by_class.offsets[visited] + members].astype(np.int64)
-        # An example in several classes is augmented anew at each visit, in one block too.
-        return (blocks * len(classes) + order if several else blocks), examples
-
-    return stream
-
-
 def train_slots(stream: Stream, rows: np.ndarray, batch_size: int, seed: int) -> Choose:
     """Chooses the example and the seed of each slot of a host that makes `rows` of a batch."""
 
@@ -225,29 +193,11 @@ def first_examples(source: Source, num_examples: int) -> SelectedSource:
     return SelectedSource(
         source,
         num_examples,
-        lambda indices: _in_fixed_order(indices, source.num_examples),
+        lambda indices: in_fixed_order(indices, source.num_examples),
         rule=f"subset of {num_examples}",
     )
 
 
-def first_of_each_class(source: Source, number: int, labels: Labels) -> SelectedSource:
-    """The first `number` examples of each class in a fixed order; all, where it has fewer.
-
-    An example with several labels counts for each of its classes and is there once, so a class
-    may have more than `number`. Nested like the others. `labels` belong to `source`.
-    """
-    from vit_jax.data.label_index import by_class
-
-    classes, examples = by_class(labels, source.num_classes, describe=source.describe)
-    sizes = np.diff(classes)
-    class_of_each = np.repeat(np.arange(source.num_classes), sizes)
-    places = _in_fixed_order(examples.astype(np.int64), source.num_examples)
-    order = np.lexsort((places, class_of_each))
-    rank = np.arange(len(examples)) - np.repeat(classes[:-1], sizes)
-    indices = np.unique(examples[order[rank < number]]).astype(np.int64)
-    return select_examples(source, indices)
-
-
-def _in_fixed_order(places: np.ndarray, num_examples: int) -> np.ndarray:
+def in_fixed_order(places: np.ndarray, num_examples: int) -> np.ndarray:
     """The example at each place of the fixed order: int64 [n] -> int64 [n]."""
     return permute(places, num_examples=num_examples, keys=np.full(places.shape, _SUBSET_KEY))

@@ -288,7 +288,7 @@ def eval_source(
             return source
         from vit_jax.data import label_index
 
-        return streams.first_of_each_class(source, c.train_per_class, label_index.find(source))
+        return label_index.first_of_each_class(source, c.train_per_class, label_index.find(source))
     source = open_it(split=c.split)
     if not labelled or (c.classes is None and c.labels is None):
         return source

@@ -150,7 +150,9 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
         assert isinstance(source, mixtures.MixtureSource)
         return mixtures.mixed(source.sizes, _quotas(c), seed=seed)
     if c.balance == "class":
-        return streams.balanced(_by_class(source), seed=seed)
+        from vit_jax.data import label_index
+
+        return label_index.balanced(_by_class(source), seed=seed)
     return streams.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
 
 
@@ -222,7 +224,9 @@ def _subset(c: InputConfig) -> Source:
         labels_of=c.pseudo_labels,
     )
     if c.subset_per_class is not None:
-        return streams.first_of_each_class(whole, c.subset_per_class, _labels(whole))
+        from vit_jax.data import label_index
+
+        return label_index.first_of_each_class(whole, c.subset_per_class, _labels(whole))
     size = _subset_size(c, whole.num_examples)
     return whole if size is None else streams.first_examples(whole, size)
 
