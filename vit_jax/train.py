@@ -87,7 +87,13 @@ def train(
 
 
 FLAGS = flags.FLAGS
-_ALIKE = ("check", "allow_config_change", "all_images", "time_steps")  # on all processes
+_ALIKE = {  # on all processes
+    "allow_config_change": "Go on although fields differ that a resumed run must not change "
+    "(docs/resuming.md).",
+    "check": "Only look whether config, data, weights and disk are right; train nothing.",
+    "all_images": "With --check: read and decode every image, which takes its time.",
+    "time_steps": "With --check: run a few steps, to tell how long all will take.",
+}
 _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 
@@ -129,20 +135,8 @@ if __name__ == "__main__":
         None,
         "Where checkpoints and logs go, on several hosts one that all see; resumes what is there.",
     )
-    flags.DEFINE_bool(
-        "allow_config_change",
-        False,
-        "Go on although fields differ that a resumed run must not change (docs/resuming.md).",
-    )
-    flags.DEFINE_bool(
-        "check", False, "Only look whether config, data, weights and disk are right; train nothing."
-    )
-    flags.DEFINE_bool(
-        "all_images", False, "With --check: read and decode every image, which takes its time."
-    )
-    flags.DEFINE_bool(
-        "time_steps", False, "With --check: run a few steps, to tell how long all will take."
-    )
+    for name, text in _ALIKE.items():
+        flags.DEFINE_bool(name, False, text)
     flags.register_multi_flags_validator(
         ["check", "all_images", "time_steps"],
         lambda given: given["check"] or not (given["all_images"] or given["time_steps"]),

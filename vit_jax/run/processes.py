@@ -3,7 +3,7 @@
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 
@@ -85,7 +85,7 @@ def run_secret(workdir: epath.Path | None, *, create: bool) -> bytes:
 
 
 def same_config(
-    peers: Peers, given: RunConfig, workdir: epath.Path, options: Sequence[str]
+    peers: Peers, given: RunConfig, workdir: epath.Path, options: Iterable[str]
 ) -> RunConfig:
     """The config `given` with its file's adapt(), which may ask for weights, data and devices.
 
