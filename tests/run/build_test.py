@@ -89,7 +89,7 @@ def test_all_problems_are_reported_at_once(problems_of):
 def test_without_the_data_the_rest_is_checked_if_they_are_declared(problems_of):
     problems = problems_of("input.source=tfds", "input.data_dir=/nowhere", "model.num_heads=3")
     assert "input.data_dir=/nowhere is not a folder" in problems
-    assert "num_heads=3" in problems
+    assert "does not divide into 3 heads" in problems
     problems = problems_of(
         "input.source=tfds",
         "input.data_dir=/nowhere",
