@@ -30,7 +30,7 @@ from vit_jax.core.screen import Screen, format_percent
 from vit_jax.core.tables import as_text
 from vit_jax.draw import masks
 from vit_jax.models import dense, inference
-from vit_jax.models.head import probabilities
+from vit_jax.models.head import num_image_classes, probabilities
 from vit_jax.models.images import AnyImage, find, listed, normalise, open_rgb
 from vit_jax.models.layers.linear import quantise
 from vit_jax.store.workdir import check_output
@@ -104,11 +104,14 @@ class Predictor:
         bad.conclude(len(there))
 
 
-def load_classifier(checkpoint: str, *, ema: bool = False, labels: str | None = None) -> Loaded:
+def load_classifier(
+    checkpoint: str, *, ema: bool = False, labels: str | None = None, of_places: bool = False
+) -> Loaded:
     """The model of --checkpoint, with names of its classes where they are known.
 
     With `labels` its head is that of the classes in this file (weights/zero_shot.py). A notice on
-    stderr says where names come from. UserError for a model without a head.
+    stderr says where names come from. UserError for a model without a head, and for one whose head
+    is for each place of an image, unless `of_places`.
     """
     loaded = weights.load_with_info(checkpoint, ema=ema, scan=True)
     loaded, notice = weights.with_class_names(weights.with_labels(loaded, labels))
@@ -117,6 +120,10 @@ def load_classifier(checkpoint: str, *, ema: bool = False, labels: str | None = 
     if not loaded.model.num_classes:
         cure = "vit-jax convert --labels gives one to a CLIP or SigLIP."
         raise UserError(f"{checkpoint} has no head: fine-tune it by --config finetune. {cure}")
+    if not (of_places or num_image_classes(loaded.model)):
+        raise UserError(
+            f"{checkpoint} has a class for each place of an image, and none for it all."
+        )
     weights.check_head(loaded, checkpoint)
     return loaded
 
@@ -214,7 +221,7 @@ class Segmenter:
     """
 
     def __init__(self, checkpoint: str, *, ema: bool = False) -> None:
-        loaded = load_classifier(checkpoint, ema=ema)
+        loaded = load_classifier(checkpoint, ema=ema, of_places=True)
         if loaded.model.num_classes == 1:
             raise UserError(f"{checkpoint} gives one number for each pixel, and no classes.")
         if loaded.model.preprocess.channels != 3 or loaded.model.preprocess.dtype != "uint8":

@@ -17,7 +17,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.learning.methods.segmentation import dice_losses, pixel_means
-from vit_jax.predict import Segmenter
+from vit_jax.predict import Predictor, Segmenter
 from vit_jax.run.build import Run
 from vit_jax.train import train
 
@@ -148,6 +148,8 @@ def test_masks_are_predicted_of_classes_and_rgb_images(tmp_path, outputs, channe
     weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), str(path), "checkpoint")
     with refused(named):
         Segmenter(str(path))
+    with refused("for each place"):
+        Predictor(str(path))
 
 
 @pytest.mark.slow
