@@ -81,11 +81,6 @@ class CachedSet:
 
     Every device has the whole set, or, if `is_divided`, a part of it, of as many parts as a batch
     has; then each adds what it has of a batch to what the others have.
-
-    Attributes:
-      ops: the random ops.
-      weight, faults: of the examples, as in Decoded.
-      num_rows: rows of a batch that this host names.
     """
 
     def __init__(
@@ -95,7 +90,7 @@ class CachedSet:
         assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
         self.ops, mesh = ops, sharding.mesh
         self.weight, self.faults = decoded.arrays["weight"], decoded.faults
-        self.num_rows = len(local_rows(layout["weight"]))
+        self.num_rows = len(local_rows(layout["weight"]))  # of a batch, that this host names
         self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
         self._rows = -(-decoded.num_examples // self._parts)  # of a part
         set_spec, batch_spec = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec

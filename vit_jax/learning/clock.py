@@ -124,16 +124,11 @@ class InFlightSteps:
 
 
 class Stopped(NamedTuple):
-    """The evaluation at which patience ran out.
+    """The evaluation at which patience ran out."""
 
-    Attributes:
-      step: of the last evaluation that was waited for.
-      best, best_step: the best value, and its evaluation; None and 0 if no value was finite.
-    """
-
-    step: int
-    best: float | None
-    best_step: int
+    step: int  # of the last evaluation that was waited for
+    best: float | None  # the best value; None if no value was finite
+    best_step: int  # its evaluation; then 0
 
 
 def stopped(

@@ -24,21 +24,13 @@ class StepInputs(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """The things that a loss may use beside the model and its inputs.
+    """The things that a loss may use beside the model and its inputs."""
 
-    Attributes:
-      averaged: the model with the EMA of its parameters, where the run has one.
-      teacher: the run's other model, where the method has one.
-      progress: float32 [], the share of the run's steps that came before, in [0, 1).
-      label_losses: logits [B, C], targets [B, C] -> [B], by the section `loss`.
-      state: the module of `Method.make_state`, as the step before left it.
-    """
-
-    averaged: Any
-    teacher: Any = None  # a BoundTeacher
-    progress: Any = 0.0
-    label_losses: Any = None
-    state: Any = None
+    averaged: Any  # the model with the EMA of its parameters, where the run has one
+    teacher: Any = None  # a BoundTeacher of the run's other model, where the method has one
+    progress: Any = 0.0  # float32 [], the share of the run's steps that came before, in [0, 1)
+    label_losses: Any = None  # logits [B, C], targets [B, C] -> [B], by the section `loss`
+    state: Any = None  # the module of `Method.make_state`, as the step before left it
 
 
 class LossOutput(NamedTuple):

@@ -86,41 +86,34 @@ def pure_dict(module: nnx.Module) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class StateLayout:
-    """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
+    """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to."""
 
-    Attributes:
-      make: nnx.Rngs -> the model, and the module of the method's state.
-      graph, method_graph: merge with parameters, or the method's state, to these.
-      state: TrainState of jax.ShapeDtypeStruct with shardings.
-      mesh: the mesh of these shardings.
-      ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
-      average: (the EMA, decay, parameters and optimizer's state after an update) -> the next EMA.
-      computed: jax.ShapeDtypeStruct, nested as the parameters, of what a step computes with; its
-        dtype is that of the products.
-      gradients: the same of gradients and updates; its dtype holds all values of the float32
-        gradients of one pass through the model, but not of sums of several.
-      unsharded: axes of parameters in steps that are sharded less than the rules say, with their
-        names.
-      unsharded_state: further such axes of the state, gradients and updates.
-      unstacked_steps: whether steps work on a state whose stacked kernels are one array per layer
-        (core/pytrees.py), as by default on GPUs and TPUs: gradients then need not be stacked.
-        Nothing else sees that form.
-      teacher: a model beside the state, which no step changes; None for most runs.
-    """
-
+    # `nnx.Rngs` -> the model, and the module of the method's state.
     make: Callable[[nnx.Rngs], tuple[nnx.Module, nnx.Module]]
+    # Merges with parameters to the model; `method_graph` likewise with its state.
     graph: nnx.GraphDef
     method_graph: nnx.GraphDef
     optimizer: optax.GradientTransformation
-    state: TrainState
-    mesh: Mesh
-    ema_decay: float | None
+    state: TrainState  # of `jax.ShapeDtypeStruct` with shardings
+    mesh: Mesh  # the mesh of these shardings
+    ema_decay: float | None  # the EMA's decay per step, unless a method has its own; None: no EMA
+    # `jax.ShapeDtypeStruct`, nested as the parameters, of what a step computes with; its dtype is
+    # that of the products.
     computed: Any
+    # The same of gradients and updates; its dtype holds all values of the float32 gradients of one
+    # pass through the model, but not of sums of several.
     gradients: Any
+    # Axes of parameters in steps that are sharded less than the rules say, with their names.
     unsharded: dict[axes.UnshardedAxis, list[str]]
+    # Further such axes of the state, gradients and updates.
     unsharded_state: dict[axes.UnshardedAxis, list[str]]
+    # Whether steps work on a state whose stacked kernels are one array per layer (core/pytrees.py),
+    # as by default on GPUs and TPUs: gradients then need not be stacked. Nothing else sees that
+    # form.
     unstacked_steps: bool = False
+    # A model beside the state, which no step changes; None for most runs.
     teacher: Teacher | None = None
+    # (the EMA, decay, parameters and optimizer's state after an update) -> the next EMA.
     average: Callable[[Any, Any, Any, Any], Any] = moving_average
 
     @property

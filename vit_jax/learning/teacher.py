@@ -17,20 +17,15 @@ class Teacher:
 
     Its parameters are an argument of the step's program, neither constants in it nor part of the
     state: no checkpoint has them, and each start reads them again.
-
-    Attributes:
-      model: a weights.LazyModel, whose parameters are not read yet.
-      scale, shift: of each channel, which bring images from the trained model's normalisation to
-        this one's.
-      columns: its logits of the data's classes; None: all of them, or it has no head.
-      num_classes: C, of the data.
     """
 
-    model: Any
+    model: Any  # a weights.LazyModel, whose parameters are not read yet
+    # Of each channel: they bring images from its normalisation to that of the model that learns.
     scale: tuple[float, ...]
     shift: tuple[float, ...]
+    # Its logits of the data's classes; None: all of them, or it has no head.
     columns: tuple[int, ...] | None
-    num_classes: int
+    num_classes: int  # C, of the data
 
     @property
     def image_size(self) -> tuple[int, int]:

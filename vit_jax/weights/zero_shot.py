@@ -24,16 +24,12 @@ _LENGTH = 1e-2  # of an embedding's from 1: those in float16 and bfloat16 are ro
 
 
 class Labels(NamedTuple):
-    """The contents of a file: C classes, and the vectors [C, E] of length 1 of their names.
-
-    Attributes:
-      bias: of SigLIP; None: CLIP's, which has none.
-    """
+    """The contents of a file: C classes, and the vectors [C, E] of length 1 of their names."""
 
     names: tuple[str, ...]
     embeddings: np.ndarray
     scale: float
-    bias: float | None
+    bias: float | None  # of SigLIP; None: CLIP's, which has none
 
 
 def read_labels(path: str | Path) -> Labels:
