@@ -41,7 +41,7 @@ _FILE_SYSTEMS = frozenset({
     "ext2", "ext3", "ext4", "xfs", "zfs", "f2fs", "tmpfs", "overlay", "nfs", "nfs4", "lustre",
     "ceph",
 })  # fmt: skip
-_PREFIX = ".vit_jax-"
+PREFIX = ".vit_jax-"
 _SAMPLE = 1_000  # files whose sizes are compared
 _CHUNK = 2**16  # images whose text is made at once
 _FAULTS = (*files.NPZ_FAULTS, MemoryError, OverflowError, AttributeError)
@@ -148,7 +148,7 @@ class FolderIndex:
         with contextlib.suppress(OSError):  # without one of these there is no index
             self._code = digest(_code(code))
             self._names = _names(root)
-            name = f"{_PREFIX}{digest(f'{root} {os.path.abspath(root)} {wanted}')[:16]}.npz"
+            name = f"{PREFIX}{digest(f'{root} {os.path.abspath(root)} {wanted}')[:16]}.npz"
             self._paths = [cache_dir() / "folders" / name]
             if os.stat(root).st_mode & 0o222:  # a read-only folder is respected, also by root
                 self._paths.insert(0, Path(root, name))
@@ -208,7 +208,7 @@ def _names(root: str) -> str:
     """Changes with the names and kinds of a folder's entries; indexes do not count."""
     with os.scandir(root) as entries:
         names = [entry.name + "/" * entry.is_dir() for entry in entries]
-    own = (_PREFIX, f".{_PREFIX}")  # also while it is written
+    own = (PREFIX, f".{PREFIX}")  # also while it is written
     return digest("\0".join(sorted(name for name in names if not name.startswith(own))))
 
 

@@ -32,7 +32,7 @@ from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Labels, Request, Source, digest, single
-from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
+from vit_jax.data.sources.folder_index import PREFIX, FolderIndex, Image, Listing
 from vit_jax.data.sources.split_names import (
     BY_NAMES,
     HELD_OUT,
@@ -422,4 +422,4 @@ def _check_names(root: str, names: Collection[str]) -> None:
 
 
 def _is_image(name: str) -> bool:
-    return extension(name) in READ.union(UNKNOWN_EXTENSIONS)
+    return extension(name) in READ.union(UNKNOWN_EXTENSIONS) and not name.startswith(PREFIX)
