@@ -11,7 +11,16 @@ import jax.numpy as jnp
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import effects
-from vit_jax.data.ops.op import OnDevice, Op, check, check_number, same_size, sometimes, unchanged
+from vit_jax.data.ops.op import (
+    OnDevice,
+    Op,
+    check,
+    check_colour,
+    check_number,
+    same_size,
+    sometimes,
+    unchanged,
+)
 
 _MAX_STRENGTH = 10
 _MAX_SIGMA_PX = 100
@@ -30,9 +39,8 @@ def color_jitter(
 ) -> Op:
     """Makes four changes in random order, each of a strength drawn uniformly.
 
-    The first three have a factor in [max(0, 1 - s), 1 + s] for the argument s, as torchvision
-    defines it, and hues are turned by up to `hue` of the circle in either direction. With
-    `probability` below 1, which DINO and others have at 0.8, the rest of the images stay unchanged.
+    The first three have a factor in [max(0, 1 - s), 1 + s] for the argument s, as in torchvision;
+    hues are turned by up to `hue` of the circle either way. It happens with `probability`.
     """
     check_number("brightness", brightness, at_least=0, at_most=_MAX_STRENGTH)
     check_number("contrast", contrast, at_least=0, at_most=_MAX_STRENGTH)
@@ -87,8 +95,7 @@ def gaussian_blur(probability: float, sigma_min: float = 0.1, sigma_max: float =
 def three_augment() -> Op:
     """Applies grayscale, solarize at 128 or a Gaussian blur of 0.1 to 2 pixels, equally often.
 
-    Touvron et al., DeiT III (arXiv 2204.07118), section 3.2, where color_jitter(0.3, 0.3, 0.3)
-    follows it.
+    DeiT III (arXiv 2204.07118), section 3.2, where color_jitter(0.3, 0.3, 0.3) follows it.
     """
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -122,22 +129,17 @@ def random_erasing(
     """Fills a rectangle, `area_min` to `area_max` of the image, anywhere, with uniform noise.
 
     Its height is `aspect_min` to 1 / `aspect_min` of its width, drawn uniformly by its logarithm,
-    so that neither side is favoured, or with log_aspect=False by itself, as in the authors' code.
-    Of ten rectangles the first that fits is taken. Defaults are the paper's for ImageNet, with a
-    probability of 0.5; noise is its RE-R. `fill` is a value of 0 to 255, or one for each of RGB,
-    in place of noise.
+    or with log_aspect=False by itself, as in the authors' code. Of ten the first that fits is
+    taken. Defaults are the paper's for ImageNet, with a probability of 0.5; `fill` is a value of 0
+    to 255, or one for each of RGB, in place of noise.
     """
     check_number("area_min", area_min, at_least=0, at_most=1)
     check_number("area_max", area_max, at_least=0, at_most=1)
     check(area_min <= area_max, "area_min must be at most area_max")
     check_number("aspect_min", aspect_min, at_least=0.01, at_most=1)
-    check(type(log_aspect) is bool, "log_aspect must be True or False")
     values = fill if isinstance(fill, tuple) else (fill,) * 3
-    check(
-        fill is None or (len(values) == 3 and all(type(v) is int and 0 <= v < 256 for v in values)),
-        "fill must be None, a whole number of 0 to 255, or three of them",
-    )
-
+    if fill is not None:
+        check_colour("fill, or each of its three numbers,", values)
     check_number("probability", probability, at_least=0, at_most=1)
     num_draws = 1 + 4 * _ERASING_TRIES
 

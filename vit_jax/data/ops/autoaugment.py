@@ -15,16 +15,16 @@ proportion. Its bugs are fixed, and kept "as published", by a processor and NumP
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import device_effects, effects
-from vit_jax.data.ops.op import OnDevice, Op, check, check_number, same_size
+from vit_jax.data.ops.op import OnDevice, Op, check, check_choice, check_number, same_size
 
 NOTHING = -1  # the choice that leaves an image as it is
 
@@ -62,6 +62,10 @@ def distort(
     return tf.ensure_shape(distorted, pixels.shape)
 
 
+_Argument = Callable[[float, Reach], float]
+_Change = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of pixels, by an argument
+
+
 def _factor(level: float, reach: Reach) -> float:
     return level / 10 * 1.8 + 0.1
 
@@ -70,29 +74,28 @@ def _distance_px(level: float, reach: Reach) -> float:
     return level * reach.translate_px / 10
 
 
-def _up_to(limit: float) -> Callable[[float, Reach], float]:
+def _up_to(limit: float) -> _Argument:
     return lambda level, reach: level * limit / 10
 
 
-def _whole(limit: float, lowest: int, highest: int) -> Callable[[float, Reach], float]:
+def _whole(limit: float, lowest: int, highest: int) -> _Argument:
     return lambda level, reach: float(min(max(int(level * limit / 10), lowest), highest))
+
+
+def _ninths(limit: float, start: float = 0.0) -> _Argument:
+    """From `start` on by `limit` at level 9, the last one of PyTorch's version."""
+    return lambda level, reach: start + level * limit / 9
 
 
 def _plain(function: Callable[[tf.Tensor], tf.Tensor]) -> Distortion:
     return Distortion(lambda level, reach: 0.0, lambda pixels, argument, chance: function(pixels))
 
 
-def _with(
-    argument: Callable[[float, Reach], float],
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-) -> Distortion:
+def _with(argument: _Argument, function: _Change) -> Distortion:
     return Distortion(argument, lambda pixels, argument, chance: function(pixels, argument))
 
 
-def _either_way(
-    argument: Callable[[float, Reach], float],
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-) -> Distortion:
+def _either_way(argument: _Argument, function: _Change) -> Distortion:
     """The argument or its negative, equally often."""
 
     def apply(pixels: tf.Tensor, argument: tf.Tensor, chance: tf.Tensor) -> tf.Tensor:
@@ -101,43 +104,36 @@ def _either_way(
     return Distortion(argument, apply)
 
 
-def _any_factor(
-    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-) -> Distortion:
+def _any_factor(function: _Change) -> Distortion:
     """In TrivialAugment: a factor of 1 + 0.99 L or 1 - 0.99 L of a level L up to 1."""
     return _either_way(_up_to(0.99), lambda pixels, change: function(pixels, 1 + change))
 
 
-def _around_1(function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Distortion:
-    """In PyTorch's version: a factor of 1 + 0.1 L or 1 - 0.1 L, equally often."""
-
-    def apply(pixels: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-        tenths = tf.round(10 * (1 + change)) / 10  # 0.4, where 1 - 0.6 is a little less
-        return function(pixels, tenths)
-
-    return _either_way(_ninths(0.9), apply)
+def _around_1(function: _Change) -> Distortion:
+    """In PyTorch's version: a factor of 1 + 0.1 L or 1 - 0.1 L, in tenths: 0.4, not 1 - 0.6."""
+    return _either_way(
+        _ninths(0.9), lambda pixels, change: function(pixels, tf.round(10 * (1 + change)) / 10)
+    )
 
 
-def _shear(level: tf.Tensor) -> tf.Tensor:
-    """In PyTorch's version: up to 0.3 at level 9, in double precision."""
-    return tf.cast(level, tf.float64) * (0.3 / 9)
+def _shear(axis: int) -> Distortion:
+    """In PyTorch's version: up to 0.3 at level 9, in double precision, by cubic interpolation."""
+
+    def apply(pixels: tf.Tensor, level: tf.Tensor) -> tf.Tensor:
+        slopes = [0.0, 0.0]
+        slopes[axis] = tf.cast(level, tf.float64) * (0.3 / 9)
+        return effects.interpolated(pixels, (1.0, slopes[0], 0.0), (slopes[1], 1.0, 0.0))
+
+    return _either_way(_ninths(9), apply)
 
 
-def _ninths(limit: float, start: float = 0.0) -> Callable[[float, Reach], float]:
-    """From `start` on by `limit` at level 9, the last one of PyTorch's version."""
-    return lambda level, reach: start + level * limit / 9
+def _translate_x(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Takes pixels from a part of the width further to the right."""
+    return effects.translate_x(pixels, part * tf.cast(tf.shape(pixels)[1], tf.float32))
 
 
-def _side(pixels: tf.Tensor, axis: int) -> tf.Tensor:
-    return tf.cast(tf.shape(pixels)[axis], tf.float32)
-
-
-def _translate_x_by_part(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    return effects.translate_x(pixels, part * _side(pixels, 1))
-
-
-def _translate_y_by_part(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    return effects.translate_y(pixels, part * _side(pixels, 0))
+def _translate_y(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return effects.translate_y(pixels, part * tf.cast(tf.shape(pixels)[0], tf.float32))
 
 
 def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
@@ -193,14 +189,10 @@ DISTORTIONS: dict[str, Distortion] = {
     "Contrast in torch": _around_1(effects.contrast),
     "Brightness in torch": _around_1(effects.brightness),
     "Sharpness in torch": _around_1(effects.sharpness),
-    "ShearX in torch": _either_way(
-        _ninths(9), lambda pixels, level: effects.shear_x_cubic(pixels, _shear(level))
-    ),
-    "ShearY in torch": _either_way(
-        _ninths(9), lambda pixels, level: effects.shear_y_cubic(pixels, _shear(level))
-    ),
-    "TranslateX in torch": _either_way(_ninths(150 / 331), _translate_x_by_part),
-    "TranslateY in torch": _either_way(_ninths(150 / 331), _translate_y_by_part),
+    "ShearX in torch": _shear(0),
+    "ShearY in torch": _shear(1),
+    "TranslateX in torch": _either_way(_ninths(150 / 331), _translate_x),
+    "TranslateY in torch": _either_way(_ninths(150 / 331), _translate_y),
     # TrivialAugment's wide ranges, from the image as it is: see `trivialaugment`.
     "ShearX wide": _either_way(_up_to(0.99), effects.shear_x),
     "ShearY wide": _either_way(_up_to(0.99), effects.shear_y),
@@ -214,8 +206,8 @@ DISTORTIONS: dict[str, Distortion] = {
     "Posterize wide": _with(lambda level, reach: 8.0 - round(level * 6 / 10), effects.posterize),
     "Solarize wide": _with(lambda level, reach: 255 - level * 25.5, effects.solarize),
     # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
-    "TranslateX of width": _either_way(_up_to(150 / 331), _translate_x_by_part),
-    "TranslateY of height": _either_way(_up_to(150 / 331), _translate_y_by_part),
+    "TranslateX of width": _either_way(_up_to(150 / 331), _translate_x),
+    "TranslateY of height": _either_way(_up_to(150 / 331), _translate_y),
 }
 
 
@@ -246,16 +238,12 @@ _MAX_MAGNITUDE = 30  # the limit of the paper's search, section 4
 def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
     """`num_ops` distortions one after the other, each drawn uniformly from sixteen.
 
-    `magnitude`, 0 to 30, is a level of the table above; with `legacy` it has the bugs of the
-    published code.
+    `magnitude`, 0 to 30, is a level; `legacy`: with the bugs of the published code.
     """
     most = len(CHOICES)
-    check(
-        type(num_ops) is int and 1 <= num_ops <= most,
-        f"num_ops must be a whole number from 1 to {most}",
-    )
+    is_valid = type(num_ops) is int and 1 <= num_ops <= most
+    check(is_valid, f"num_ops must be a whole number from 1 to {most}")
     check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
-    check(type(legacy) is bool, "legacy must be True or False")
     names = AS_PUBLISHED if legacy else CHOICES
     arguments = [DISTORTIONS[name].argument(magnitude, REACH) for name in names]
 
@@ -304,16 +292,10 @@ _REACH = Reach(translate_px=250, cutout_px=100)
 def autoaugment(policy: str, legacy: bool = False, torch: bool = False) -> Op:
     """Applies a uniformly drawn sub-policy of `policy`, each distortion with its probability.
 
-    Levels mean what the table above says; with `legacy` they have the bugs of the published code,
-    and with `torch` the levels, signs and interpolation of the version that programs in PyTorch
-    use (github.com/DeepVoltaire/AutoAugment): ten levels from none to all of each range.
+    `legacy`: with the bugs of the published code; `torch`: with the levels, signs and interpolation
+    that programs in PyTorch have (github.com/DeepVoltaire/AutoAugment), ten from none to all.
     """
-    check(
-        isinstance(policy, str) and policy in POLICIES,
-        f"there is no policy {policy!r}. {nearest(str(policy), POLICIES)}".removesuffix("."),
-    )
-    check(type(legacy) is bool, "legacy must be True or False")
-    check(type(torch) is bool, "torch must be True or False")
+    check_choice("policy", policy, POLICIES)
     check(not (legacy and torch), "legacy and torch are two versions: give one of them")
     check(not torch or policy != "v0", "the policy 'v0' has no version in PyTorch: leave torch out")
     rename = legacy_name if legacy else torch_name if torch else str
@@ -349,117 +331,77 @@ def autoaugment(policy: str, legacy: bool = False, torch: bool = False) -> Op:
     return same_size(apply, OnDevice(9, apply_on_device) if has_version else None)
 
 
-# The published policies: (distortion, probability, level) twice, 25 times. `v0` is the one that the
+def _sub_policies(text: str) -> tuple[tuple[_Step, _Step], ...]:
+    """Parses "Invert 0.1 0 + Contrast 0.2 6, ..."; names may have spaces."""
+    steps = re.findall(r"([A-Z][A-Za-z ]*) ([0-9.]+) ([0-9]+)", text)
+    parsed = [(name, float(probability), int(level)) for name, probability, level in steps]
+    return tuple(zip(parsed[::2], parsed[1::2], strict=True))
+
+
+# The published policies: twice (distortion, probability, level), 25 times. `v0` is the one that the
 # authors released with their TensorFlow implementation. The others are the paper's (appendix; its
 # tables give ops without an argument a level, which is 0 here); they translate by a part of the
 # image's side, as for the images that the policies were searched on.
 POLICIES: dict[str, tuple[tuple[_Step, _Step], ...]] = {
-    "v0": (
-        (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
-        (("Color", 0.4, 9), ("Equalize", 0.6, 3)),
-        (("Color", 0.4, 1), ("Rotate", 0.6, 8)),
-        (("Solarize", 0.8, 3), ("Equalize", 0.4, 7)),
-        (("Solarize", 0.4, 2), ("Solarize", 0.6, 2)),
-        (("Color", 0.2, 0), ("Equalize", 0.8, 8)),
-        (("Equalize", 0.4, 8), ("SolarizeAdd", 0.8, 3)),
-        (("ShearX", 0.2, 9), ("Rotate", 0.6, 8)),
-        (("Color", 0.6, 1), ("Equalize", 1.0, 2)),
-        (("Invert", 0.4, 9), ("Rotate", 0.6, 0)),
-        (("Equalize", 1.0, 9), ("ShearY", 0.6, 3)),
-        (("Color", 0.4, 7), ("Equalize", 0.6, 0)),
-        (("Posterize", 0.4, 6), ("AutoContrast", 0.4, 7)),
-        (("Solarize", 0.6, 8), ("Color", 0.6, 9)),
-        (("Solarize", 0.2, 4), ("Rotate", 0.8, 9)),
-        (("Rotate", 1.0, 7), ("TranslateY", 0.8, 9)),
-        (("ShearX", 0.0, 0), ("Solarize", 0.8, 4)),
-        (("ShearY", 0.8, 0), ("Color", 0.6, 4)),
-        (("Color", 1.0, 0), ("Rotate", 0.6, 2)),
-        (("Equalize", 0.8, 4), ("Equalize", 0.0, 8)),
-        (("Equalize", 1.0, 4), ("AutoContrast", 0.6, 2)),
-        (("ShearY", 0.4, 7), ("SolarizeAdd", 0.6, 7)),
-        (("Posterize", 0.8, 2), ("Solarize", 0.6, 10)),
-        (("Solarize", 0.6, 8), ("Equalize", 0.6, 1)),
-        (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
-    ),
-    "imagenet": (
-        (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
-        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 0)),
-        (("Equalize", 0.8, 0), ("Equalize", 0.6, 0)),
-        (("Posterize", 0.6, 7), ("Posterize", 0.6, 6)),
-        (("Equalize", 0.4, 0), ("Solarize", 0.2, 4)),
-        (("Equalize", 0.4, 0), ("Rotate", 0.8, 8)),
-        (("Solarize", 0.6, 3), ("Equalize", 0.6, 0)),
-        (("Posterize", 0.8, 5), ("Equalize", 1.0, 0)),
-        (("Rotate", 0.2, 3), ("Solarize", 0.6, 8)),
-        (("Equalize", 0.6, 0), ("Posterize", 0.4, 6)),
-        (("Rotate", 0.8, 8), ("Color", 0.4, 0)),
-        (("Rotate", 0.4, 9), ("Equalize", 0.6, 0)),
-        (("Equalize", 0.0, 0), ("Equalize", 0.8, 0)),
-        (("Invert", 0.6, 0), ("Equalize", 1.0, 0)),
-        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
-        (("Rotate", 0.8, 8), ("Color", 1.0, 2)),
-        (("Color", 0.8, 8), ("Solarize", 0.8, 7)),
-        (("Sharpness", 0.4, 7), ("Invert", 0.6, 0)),
-        (("ShearX", 0.6, 5), ("Equalize", 1.0, 0)),
-        (("Color", 0.4, 0), ("Equalize", 0.6, 0)),
-        (("Equalize", 0.4, 0), ("Solarize", 0.2, 4)),
-        (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 0)),
-        (("Invert", 0.6, 0), ("Equalize", 1.0, 0)),
-        (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
-        (("Equalize", 0.8, 0), ("Equalize", 0.6, 0)),
-    ),
-    "cifar10": (
-        (("Invert", 0.1, 0), ("Contrast", 0.2, 6)),
-        (("Rotate", 0.7, 2), ("TranslateX of width", 0.3, 9)),
-        (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
-        (("ShearY", 0.5, 8), ("TranslateY of height", 0.7, 9)),
-        (("AutoContrast", 0.5, 0), ("Equalize", 0.9, 0)),
-        (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
-        (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
-        (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
-        (("Equalize", 0.6, 0), ("Equalize", 0.5, 0)),
-        (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
-        (("Color", 0.7, 7), ("TranslateX of width", 0.5, 8)),
-        (("Equalize", 0.3, 0), ("AutoContrast", 0.4, 0)),
-        (("TranslateY of height", 0.4, 3), ("Sharpness", 0.2, 6)),
-        (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
-        (("Solarize", 0.5, 2), ("Invert", 0.0, 0)),
-        (("Equalize", 0.2, 0), ("AutoContrast", 0.6, 0)),
-        (("Equalize", 0.2, 0), ("Equalize", 0.6, 0)),
-        (("Color", 0.9, 9), ("Equalize", 0.6, 0)),
-        (("AutoContrast", 0.8, 0), ("Solarize", 0.2, 8)),
-        (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
-        (("Solarize", 0.4, 5), ("AutoContrast", 0.9, 0)),
-        (("TranslateY of height", 0.9, 9), ("TranslateY of height", 0.7, 9)),
-        (("AutoContrast", 0.9, 0), ("Solarize", 0.8, 3)),
-        (("Equalize", 0.8, 0), ("Invert", 0.1, 0)),
-        (("TranslateY of height", 0.7, 9), ("AutoContrast", 0.9, 0)),
-    ),
-    "svhn": (
-        (("ShearX", 0.9, 4), ("Invert", 0.2, 0)),
-        (("ShearY", 0.9, 8), ("Invert", 0.7, 0)),
-        (("Equalize", 0.6, 0), ("Solarize", 0.6, 6)),
-        (("Invert", 0.9, 0), ("Equalize", 0.6, 0)),
-        (("Equalize", 0.6, 0), ("Rotate", 0.9, 3)),
-        (("ShearX", 0.9, 4), ("AutoContrast", 0.8, 0)),
-        (("ShearY", 0.9, 8), ("Invert", 0.4, 0)),
-        (("ShearY", 0.9, 5), ("Solarize", 0.2, 6)),
-        (("Invert", 0.9, 0), ("AutoContrast", 0.8, 0)),
-        (("Equalize", 0.6, 0), ("Rotate", 0.9, 3)),
-        (("ShearX", 0.9, 4), ("Solarize", 0.3, 3)),
-        (("ShearY", 0.8, 8), ("Invert", 0.7, 0)),
-        (("Equalize", 0.9, 0), ("TranslateY of height", 0.6, 6)),
-        (("Invert", 0.9, 0), ("Equalize", 0.6, 0)),
-        (("Contrast", 0.3, 3), ("Rotate", 0.8, 4)),
-        (("Invert", 0.8, 0), ("TranslateY of height", 0.0, 2)),
-        (("ShearY", 0.7, 6), ("Solarize", 0.4, 8)),
-        (("Invert", 0.6, 0), ("Rotate", 0.8, 4)),
-        (("ShearY", 0.3, 7), ("TranslateX of width", 0.9, 3)),
-        (("ShearX", 0.1, 6), ("Invert", 0.6, 0)),
-        (("Solarize", 0.7, 2), ("TranslateY of height", 0.6, 7)),
-        (("ShearY", 0.8, 4), ("Invert", 0.8, 0)),
-        (("ShearX", 0.7, 9), ("TranslateY of height", 0.8, 3)),
-        (("ShearY", 0.8, 5), ("AutoContrast", 0.7, 0)),
-        (("ShearX", 0.7, 2), ("Invert", 0.1, 0)),
-    ),
+    "v0": _sub_policies("""
+        Equalize 0.8 1 + ShearY 0.8 4,        Color 0.4 9 + Equalize 0.6 3,
+        Color 0.4 1 + Rotate 0.6 8,           Solarize 0.8 3 + Equalize 0.4 7,
+        Solarize 0.4 2 + Solarize 0.6 2,      Color 0.2 0 + Equalize 0.8 8,
+        Equalize 0.4 8 + SolarizeAdd 0.8 3,   ShearX 0.2 9 + Rotate 0.6 8,
+        Color 0.6 1 + Equalize 1.0 2,         Invert 0.4 9 + Rotate 0.6 0,
+        Equalize 1.0 9 + ShearY 0.6 3,        Color 0.4 7 + Equalize 0.6 0,
+        Posterize 0.4 6 + AutoContrast 0.4 7, Solarize 0.6 8 + Color 0.6 9,
+        Solarize 0.2 4 + Rotate 0.8 9,        Rotate 1.0 7 + TranslateY 0.8 9,
+        ShearX 0.0 0 + Solarize 0.8 4,        ShearY 0.8 0 + Color 0.6 4,
+        Color 1.0 0 + Rotate 0.6 2,           Equalize 0.8 4 + Equalize 0.0 8,
+        Equalize 1.0 4 + AutoContrast 0.6 2,  ShearY 0.4 7 + SolarizeAdd 0.6 7,
+        Posterize 0.8 2 + Solarize 0.6 10,    Solarize 0.6 8 + Equalize 0.6 1,
+        Color 0.8 6 + Rotate 0.4 5
+    """),
+    "imagenet": _sub_policies("""
+        Posterize 0.4 8 + Rotate 0.6 9,      Solarize 0.6 5 + AutoContrast 0.6 0,
+        Equalize 0.8 0 + Equalize 0.6 0,     Posterize 0.6 7 + Posterize 0.6 6,
+        Equalize 0.4 0 + Solarize 0.2 4,     Equalize 0.4 0 + Rotate 0.8 8,
+        Solarize 0.6 3 + Equalize 0.6 0,     Posterize 0.8 5 + Equalize 1.0 0,
+        Rotate 0.2 3 + Solarize 0.6 8,       Equalize 0.6 0 + Posterize 0.4 6,
+        Rotate 0.8 8 + Color 0.4 0,          Rotate 0.4 9 + Equalize 0.6 0,
+        Equalize 0.0 0 + Equalize 0.8 0,     Invert 0.6 0 + Equalize 1.0 0,
+        Color 0.6 4 + Contrast 1.0 8,        Rotate 0.8 8 + Color 1.0 2,
+        Color 0.8 8 + Solarize 0.8 7,        Sharpness 0.4 7 + Invert 0.6 0,
+        ShearX 0.6 5 + Equalize 1.0 0,       Color 0.4 0 + Equalize 0.6 0,
+        Equalize 0.4 0 + Solarize 0.2 4,     Solarize 0.6 5 + AutoContrast 0.6 0,
+        Invert 0.6 0 + Equalize 1.0 0,       Color 0.6 4 + Contrast 1.0 8,
+        Equalize 0.8 0 + Equalize 0.6 0
+    """),
+    "cifar10": _sub_policies("""
+        Invert 0.1 0 + Contrast 0.2 6,                Rotate 0.7 2 + TranslateX of width 0.3 9,
+        Sharpness 0.8 1 + Sharpness 0.9 3,            ShearY 0.5 8 + TranslateY of height 0.7 9,
+        AutoContrast 0.5 0 + Equalize 0.9 0,          ShearY 0.2 7 + Posterize 0.3 7,
+        Color 0.4 3 + Brightness 0.6 7,               Sharpness 0.3 9 + Brightness 0.7 9,
+        Equalize 0.6 0 + Equalize 0.5 0,              Contrast 0.6 7 + Sharpness 0.6 5,
+        Color 0.7 7 + TranslateX of width 0.5 8,      Equalize 0.3 0 + AutoContrast 0.4 0,
+        TranslateY of height 0.4 3 + Sharpness 0.2 6, Brightness 0.9 6 + Color 0.2 8,
+        Solarize 0.5 2 + Invert 0.0 0,                Equalize 0.2 0 + AutoContrast 0.6 0,
+        Equalize 0.2 0 + Equalize 0.6 0,              Color 0.9 9 + Equalize 0.6 0,
+        AutoContrast 0.8 0 + Solarize 0.2 8,          Brightness 0.1 3 + Color 0.7 0,
+        Solarize 0.4 5 + AutoContrast 0.9 0,
+        TranslateY of height 0.9 9 + TranslateY of height 0.7 9,AutoContrast 0.9 0 + Solarize 0.8 3,
+        Equalize 0.8 0 + Invert 0.1 0,
+        TranslateY of height 0.7 9 + AutoContrast 0.9 0
+    """),
+    "svhn": _sub_policies("""
+        ShearX 0.9 4 + Invert 0.2 0,                 ShearY 0.9 8 + Invert 0.7 0,
+        Equalize 0.6 0 + Solarize 0.6 6,             Invert 0.9 0 + Equalize 0.6 0,
+        Equalize 0.6 0 + Rotate 0.9 3,               ShearX 0.9 4 + AutoContrast 0.8 0,
+        ShearY 0.9 8 + Invert 0.4 0,                 ShearY 0.9 5 + Solarize 0.2 6,
+        Invert 0.9 0 + AutoContrast 0.8 0,           Equalize 0.6 0 + Rotate 0.9 3,
+        ShearX 0.9 4 + Solarize 0.3 3,               ShearY 0.8 8 + Invert 0.7 0,
+        Equalize 0.9 0 + TranslateY of height 0.6 6, Invert 0.9 0 + Equalize 0.6 0,
+        Contrast 0.3 3 + Rotate 0.8 4,               Invert 0.8 0 + TranslateY of height 0.0 2,
+        ShearY 0.7 6 + Solarize 0.4 8,               Invert 0.6 0 + Rotate 0.8 4,
+        ShearY 0.3 7 + TranslateX of width 0.9 3,    ShearX 0.1 6 + Invert 0.6 0,
+        Solarize 0.7 2 + TranslateY of height 0.6 7, ShearY 0.8 4 + Invert 0.8 0,
+        ShearX 0.7 9 + TranslateY of height 0.8 3,   ShearY 0.8 5 + AutoContrast 0.7 0,
+        ShearX 0.7 2 + Invert 0.1 0
+    """),
 }

@@ -77,7 +77,6 @@ def decode_window(
 
 
 def _largest_scale(window: tf.Tensor, at_least: tuple[float, float]) -> tf.Tensor:
-    """The largest of the scales by which a window may shrink, int32 []."""
     room = tf.reduce_min(tf.cast(window[2:], tf.float32) / tf.constant(at_least, tf.float32))
     scales = tf.constant(_SCALES)
     return tf.reduce_max(tf.where(tf.cast(scales, tf.float32) <= room, scales, 1))
@@ -146,7 +145,6 @@ def white_level(level: int) -> Op:
     check(type(level) is int and 1 <= level <= 255, "level must be a whole number from 1 to 255")
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        stretched = tf.cast(tf.minimum(pixels, level), tf.int32) * 255 // level
-        return tf.cast(stretched, tf.uint8)
+        return tf.cast(tf.cast(tf.minimum(pixels, level), tf.int32) * 255 // level, tf.uint8)
 
     return Op(apply, output_size=lambda size: size, is_random=False, on_map=unchanged)

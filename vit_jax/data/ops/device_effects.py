@@ -31,10 +31,6 @@ def _luma(pixels: jax.Array) -> jax.Array:
     return (weighted + 2**15) // 2**16
 
 
-def _brightness(pixels: jax.Array, factor: jax.Array) -> jax.Array:
-    return _blend(0.0, pixels, factor)
-
-
 def _contrast(pixels: jax.Array, factor: jax.Array) -> jax.Array:
     luma = _luma(pixels)
     return _blend(jnp.float32((2 * luma.sum() + luma.size) // (2 * luma.size)), pixels, factor)
@@ -162,10 +158,10 @@ def _both_axes(name: str, change: Callable[..., jax.Array], **options: bool) -> 
     }
 
 
-_FACTORS = {
+_FACTORS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "Color": _saturation,
     "Contrast": _contrast,
-    "Brightness": _brightness,
+    "Brightness": functools.partial(_blend, 0.0),
     "Sharpness": _sharpness,
 }
 
@@ -191,10 +187,6 @@ CHANGES: dict[str, Change] = {
 }  # fmt: skip
 
 
-def _unchanged(pixels: jax.Array, *_: jax.Array) -> jax.Array:
-    return pixels
-
-
 def distort(
     pixels: jax.Array,
     names: Sequence[str],
@@ -204,5 +196,5 @@ def distort(
 ) -> jax.Array:
     """As autoaugment.distort; `chance` is one number, for the sign."""
     sign = jnp.where(chance < 0.5, -1.0, 1.0)
-    changes: list[Change] = [_unchanged, *(CHANGES[name] for name in names)]
+    changes: list[Change] = [lambda pixels, *_: pixels, *(CHANGES[name] for name in names)]
     return jax.lax.switch(choice + 1, changes, pixels, argument, sign)

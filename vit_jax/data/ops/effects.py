@@ -79,8 +79,7 @@ def posterize(pixels: tf.Tensor, bits: tf.Tensor | float) -> tf.Tensor:
 def autocontrast(pixels: tf.Tensor) -> tf.Tensor:
     """Stretches each channel to reach from 0 to 255; one of a single value stays as it is.
 
-    Rounded down from the exact quotient. Pillow's is sometimes one less, where its scale is rounded
-    and the quotient is a whole number.
+    Rounded down from the exact quotient; Pillow, which rounds its scale, is sometimes one less.
     """
     low = tf.cast(tf.reduce_min(pixels, axis=(0, 1)), tf.float32)
     high = tf.cast(tf.reduce_max(pixels, axis=(0, 1)), tf.float32)
@@ -148,16 +147,6 @@ def shear_y(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
     return affine(pixels, (1.0, 0.0, 0.0), (slope, 1.0, 0.0))
 
 
-def shear_x_cubic(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
-    """Does what `shear_x` does, by the cubic interpolation of Pillow's transforms."""
-    return interpolated(pixels, (1.0, slope, 0.0), (0.0, 1.0, 0.0))
-
-
-def shear_y_cubic(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
-    """Does what `shear_y` does, by the cubic interpolation of Pillow's transforms."""
-    return interpolated(pixels, (1.0, 0.0, 0.0), (slope, 1.0, 0.0))
-
-
 def translate_x(pixels: tf.Tensor, distance_px: tf.Tensor | float) -> tf.Tensor:
     """Takes pixels from `distance_px` further to the right."""
     return affine(pixels, (1.0, 0.0, distance_px), (0.0, 1.0, 0.0))
@@ -202,11 +191,10 @@ def interpolated(
     is_cubic: tf.Tensor | bool = True,
     fill: tf.Tensor | int = GRAY,
 ) -> tf.Tensor:
-    """Does what `affine` does, by Pillow's cubic (a = -1) or linear interpolation.
+    """Does what `affine` does, by Pillow's cubic (a = -1) or linear interpolation, from the corner.
 
-    x and y are measured from the corner; what lies outside becomes `fill`, one value or three. In
-    double precision, as there: where a point lies on a pixel, the last bit decides what is rounded
-    down.
+    What lies outside becomes `fill`, one value or three. In double precision, as there: where a
+    point lies on a pixel, the last bit decides what is rounded down.
     """
     height, width = tf.unstack(tf.shape(pixels)[:2])
     x = tf.range(tf.cast(width, tf.float64)) + 0.5
@@ -256,8 +244,7 @@ def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor
     half_side = tf.cast(half_side_px, tf.int32)
     begin = tf.maximum(middle - half_side, 0)
     extent = tf.minimum(middle + half_side, size) - begin
-    gray = tf.fill(tf.concat([extent, [3]], 0), tf.constant(GRAY, tf.uint8))
-    return paste(pixels, gray, begin)
+    return paste(pixels, tf.fill(tf.concat([extent, [3]], 0), tf.constant(GRAY, tf.uint8)), begin)
 
 
 def paste(pixels: tf.Tensor, patch: tf.Tensor, begin: tf.Tensor) -> tf.Tensor:
@@ -271,11 +258,10 @@ def paste(pixels: tf.Tensor, patch: tf.Tensor, begin: tf.Tensor) -> tf.Tensor:
 def sharpness(
     pixels: tf.Tensor, factor: tf.Tensor | float, *, rounds_down: bool = False
 ) -> tf.Tensor:
-    """Blends with a smoothed image: factor 0 gives the smoothed one, 1 the image, 2 a sharper one.
+    """Blends with a smoothed image, as Pillow's ImageEnhance.Sharpness: factor 1 gives the image.
 
-    Equal to Pillow's ImageEnhance.Sharpness. Pixels at the border, which lack neighbours, stay as
-    they are, and so does an image of fewer than three rows or columns. With `rounds_down` the
-    smoothed image is rounded down to whole numbers, as in AutoAugment's TensorFlow code.
+    Pixels at the border stay as they are, and so does an image of fewer than three rows or columns.
+    `rounds_down`: the smoothed image is rounded down, as in AutoAugment's TensorFlow code.
     """
     has_inside = tf.reduce_min(tf.shape(pixels)[:2]) >= 3
     smoothed = _smoothed_down if rounds_down else _smoothed

@@ -106,6 +106,13 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
         check(False, f"{name}={value!r}. {nearest(str(value), choices)}".removesuffix("."))
 
 
+def check_colour(name: str, value: Any) -> None:
+    """ValueError unless it is red, green and blue, whole numbers from 0 to 255."""
+    is_valid = isinstance(value, tuple) and len(value) == 3
+    is_valid = is_valid and all(type(level) is int and 0 <= level <= 255 for level in value)
+    check(is_valid, f"{name} must be a whole number from 0 to 255")
+
+
 def pair(size: Size) -> tuple[int, int]:
     """(height, width); ValueError unless both are whole numbers of pixels."""
     height, width = size if isinstance(size, tuple) and len(size) == 2 else (size, size)

@@ -119,7 +119,6 @@ def _resize(
     antialias: bool,
     levels: str,
 ) -> Op:
-    """Resizes to `sides`, a function of the image's (height, width), int64 [2] each."""
     resized = resizer(method, antialias, levels)
 
     def after(pixels: tf.Tensor) -> tf.Tensor:
@@ -145,10 +144,9 @@ def resized(
 ) -> tf.Tensor:
     """`pixels` at `size` (height, width).
 
-    Bicubic and lanczos with antialias equal Pillow's but for ties, by one level: one side after the
-    other, each rounded to uint8, since what overshoots black or white is cut off in between.
-    Bilinear rounds once, and differs from Pillow by one level at most. `levels`: how the result
-    becomes whole, to the "nearest", halves up, or cut off: "down".
+    Bicubic and lanczos with antialias equal Pillow's but for ties: one side after the other, each
+    rounded to uint8. Bilinear rounds once, and differs from Pillow by one level at most. `levels`:
+    how the result becomes whole, to the "nearest", halves up, or cut off: "down".
     """
     if antialias and method in _TWO_PASSES:
         sides = tf.convert_to_tensor(size, tf.int32)
@@ -163,9 +161,7 @@ def resized(
         # The same numbers, but kernels that sample take half the time for floats.
         is_small = tf.size(pixels) <= _MOST_FLOATS * tf.reduce_prod(size) * pixels.shape[-1]
         exact = tf.cond(
-            is_small,
-            lambda: resize(tf.cast(pixels, tf.float32)),
-            lambda: resize(pixels),
+            is_small, lambda: resize(tf.cast(pixels, tf.float32)), lambda: resize(pixels)
         )
     return _whole(exact, levels, pixels.dtype, overshoots=method in _TWO_PASSES)
 
@@ -181,14 +177,10 @@ def largest(before: tf.Tensor, after: Any, *, method: str, antialias: bool) -> t
 def resizer(
     method: Any, antialias: Any, levels: Any, *, others: tuple[str, ...] = ()
 ) -> Callable[[tf.Tensor, Any], tf.Tensor]:
-    """`resized` with these arguments, (pixels, size) -> pixels.
-
-    ValueError with the nearest word, of `others` too, unless it takes them.
-    """
+    """`resized` with these arguments, (pixels, size) -> pixels; `others`: more words."""
     if not isinstance(method, str) or method not in METHODS:
         near = nearest(str(method), (*METHODS, *others)).removesuffix(".")
         raise ValueError(f"there is no method {method!r}. {near}")
-    check(type(antialias) is bool, "antialias must be True or False")
     check_choice("levels", levels, LEVELS)
     return lambda pixels, size: resized(
         pixels, size, method=method, antialias=antialias, levels=levels
@@ -196,11 +188,10 @@ def resizer(
 
 
 def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str) -> tf.Tensor:
-    """uint8 [h, w, 3]; one side is resized after the other: values may overshoot in between.
+    """uint8 [h, w, 3]; one side is resized after the other, in the order of Pillow 13.
 
-    The order is that of Pillow 13, determined by experiment: the height first only where it
-    shrinks, and by more than twice as many pixels as the width. Pillow 12 always took the width
-    first.
+    By experiment that is the height first only where it shrinks, and by more than twice as many
+    pixels as the width. Pillow 12 always took the width first.
     """
     before = tf.shape(pixels)[:2]
     shrinks = before - size
@@ -241,8 +232,7 @@ def _filtered_side(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str)
         return tf.reshape(after, [height, before[1], pixels.shape[-1]])
 
     def columns() -> tf.Tensor:
-        after = rows(tf.transpose(pixels, [1, 0, 2]), size[1])
-        return tf.transpose(after, [1, 0, 2])
+        return tf.transpose(rows(tf.transpose(pixels, [1, 0, 2]), size[1]), [1, 0, 2])
 
     return tf.cond(size[1] == tf.shape(pixels)[1], lambda: rows(pixels, size[0]), columns)
 

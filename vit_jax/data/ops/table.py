@@ -68,11 +68,10 @@ class OpCall(NamedTuple):
 
 def parse_calls(text: str, *, field: str) -> list[OpCall]:
     """The ops of a string in order. UserError for an op that is not a name with literals."""
-    where = f"{field}={text!r}"
-    return [_parse_call(part.strip(), where) for part in text.split("|")]
+    return [_parse_call(part.strip(), field, text) for part in text.split("|")]
 
 
-def _parse_call(part: str, where: str) -> OpCall:
+def _parse_call(part: str, field: str, text: str) -> OpCall:
     try:
         call = ast.parse(part, mode="eval").body
         if isinstance(call, ast.Name):
@@ -83,9 +82,8 @@ def _parse_call(part: str, where: str) -> OpCall:
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
         check(len(kwargs) == len(call.keywords), "an argument is given twice")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(
-            f"{where}: {part!r} is not a name with literals in parentheses, as inception_crop(224)."
-        ) from error
+        rule = f"has {part!r}, not a name with literals in parentheses, as inception_crop(224)."
+        raise UserError(rule, field=field, value=repr(text)) from error
     return OpCall(call.func.id, args, kwargs, part)
 
 
@@ -130,18 +128,15 @@ class Preprocess:
         """UserError for an op that cannot change maps of these names as it does the image."""
         for op, text in zip(self._ops, self._texts, strict=True):
             if names and op.on_map is None:
-                raise UserError(
-                    f"{field}: {text} has no version for a {' or '.join(names)}, which would no "
-                    "longer lie on the image: leave it out."
-                )
+                rule = f"has {text}, which cannot change a {' or '.join(names)} too: leave it out."
+                raise UserError(rule, field=field)
 
     def check_pixels(self, pixels: Pixels, field: str) -> None:
         """UserError for an op that takes RGB of 8 bits alone, where images are of another form."""
         for op, text in zip(self._ops, self._texts, strict=True):
             if not op.any_channels and (pixels.channels, pixels.dtype) != RGB[:2]:
-                raise UserError(
-                    f"{field}: {text} takes uint8 RGB alone, not {pixels}: leave it out."
-                )
+                rule = f"has {text}, which takes uint8 RGB alone, not {pixels}: leave it out."
+                raise UserError(rule, field=field)
 
     def on_map(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """A map of the image, uint16 [H, W, 1] -> [h, w], as the image is changed by this seed."""
@@ -156,21 +151,16 @@ class Preprocess:
         return Preprocess(self._ops[:number], self._texts[:number])
 
     def on_device(self, size: KnownSize = None) -> DeviceOps:
-        """The other ops, for devices. UserError if one of them has no such version.
-
-        size: of the images before them, where it is known: UserError if an op cannot take these.
-        """
+        """The other ops, for devices; `size`: of the images before them, where it is known."""
         from vit_jax.data.ops.device_ops import DeviceOps
 
         first = self._number_before_random()
         ops = {}
         for place, op in enumerate(self._ops[first:], start=first):
             if op.on_device is None:
-                raise UserError(
-                    f"{self._texts[place]} is random or behind such an op, and has no version for "
-                    f"devices, as {', '.join(ON_DEVICE)} have. Put it first, or set "
-                    "input.cache=ram."
-                )
+                rule = f"is random or behind such an op; devices have {', '.join(ON_DEVICE)}."
+                cure = "Put it first, or set input.cache=ram."
+                raise UserError(rule, field=self._texts[place], cure=cure)
             try:
                 size = op.output_size(size)
             except ValueError as error:
@@ -222,16 +212,14 @@ def _output_size(ops: Sequence[Op]) -> tuple[int, int] | None:
 
 
 def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
-    """The seed of the op at this place."""
     return seed + tf.constant([0, place], tf.int64)
 
 
 def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     """Parses the ops of a string such as "decode|resize_small(256)|central_crop(224)".
 
-    Arguments may have names: "decode|inception_crop(224, area_min=0.25)". UserError for an unknown
-    op or argument, an argument that is not a literal or out of range, a crop larger than any
-    image, and unless the first op and no other is `decode`. `field`: the config's, for messages.
+    Arguments may have names: "decode|inception_crop(224, area_min=0.25)". The first op and no other
+    is `decode`. `field`: the config's, for messages.
     """
     calls = parse_calls(preprocess, field=field)
     ops: list[Op] = []
@@ -247,15 +235,16 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
             size = ops[-1].output_size(size)
         except (TypeError, ValueError, OverflowError) as error:
             usage = "" if make is None else f" (as {call.name}({_usage(make)}))"
-            rule = f"{field}={preprocess!r}: {call.text}{usage}: {error}."
-            raise UserError(rule) from error
+            raise UserError(f"{field}={preprocess!r}: {call.text}{usage}: {error}.") from error
     return Preprocess(tuple(ops), tuple(call.text for call in calls))
 
 
 def _made(make: Any, call: OpCall) -> Op:
-    parameters = inspect.signature(make).parameters
-    for name in call.kwargs:
-        check(name in parameters, f"there is no argument {name!r}")
+    """The op. TypeError for other arguments than it has, ValueError for a wrong one."""
+    signature = inspect.signature(make)
+    for name, value in signature.bind(*call.args, **call.kwargs).arguments.items():
+        is_flag = signature.parameters[name].annotation in ("bool", bool)
+        check(not is_flag or type(value) is bool, f"{name} must be True or False")
     return make(*call.args, **call.kwargs)
 
 
@@ -291,9 +280,8 @@ class Views:
         self.shapes: dict[str, tuple[int, int, int]] = {}
         for name, each in views.items():
             if each.output_size is None:
-                raise UserError(
-                    f"{_field(name)} must end in one size: add resize(224) or central_crop(224)."
-                )
+                rule = "must end in one size: add resize(224) or central_crop(224)."
+                raise UserError(rule, field=_field(name))
             self.shapes[name] = (*each.output_size, pixels.channels)
         self._views = dict(views)
 
@@ -316,7 +304,8 @@ class Views:
             decoded = self._views[first].decode(image, seed)
         made = {}
         for number, (name, ops) in enumerate(self._views.items()):
-            view_seed = _fold_in(seed, number) if number else seed
+            fold_in = tf.random.experimental.stateless_fold_in
+            view_seed = tf.cast(fold_in(seed, number), tf.int64) if number else seed
             pixels = ops.apply(decoded, view_seed, max_image_pixels=max_image_pixels)
             made[name] = tf.ensure_shape(pixels, self.shapes[name])
         return made
@@ -325,11 +314,6 @@ class Views:
         """A map of the first view, uint16 [H, W, 1] -> [h, w]."""
         first = next(iter(self._views))
         return tf.ensure_shape(self._views[first].on_map(values, seed), self.shapes[first][:2])
-
-
-def _fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:
-    """Another seed, int64 [2]."""
-    return tf.cast(tf.random.experimental.stateless_fold_in(seed, number), tf.int64)
 
 
 def parse_views(preprocess: str, further: Mapping[str, str], pixels: Pixels = RGB) -> Views:

@@ -13,7 +13,7 @@ from typing import Any
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import effects
-from vit_jax.data.ops.op import Op, check, check_choice, check_number, same_size
+from vit_jax.data.ops.op import Op, check, check_choice, check_colour, check_number, same_size
 
 _MOST = 10.0  # the highest level
 # (pixels, level [], sign -1 or 1 [], effects.interpolated with its interpolation) -> pixels
@@ -114,19 +114,16 @@ def timm_randaugment(
 ) -> Op:
     """`num_ops` distortions, each drawn from fifteen and applied with `probability`.
 
-    The level of each is drawn from a normal distribution about `magnitude`, 0 to 10, with deviation
-    `std`, and clipped to 0..10. `method` interpolates: "bilinear", "bicubic", or "random" for
-    either. `fill` is the colour of what moves in; in timm, the data set's mean.
+    Levels are normal about `magnitude`, 0 to 10, with deviation `std`, clipped to 0..10. `method`
+    interpolates: "bilinear", "bicubic", or "random" for either. `fill`: the colour of what moves
+    in.
     """
     check(type(num_ops) is int and num_ops >= 1, "num_ops must be a whole number, at least 1")
     check_number("magnitude", magnitude, at_least=0, at_most=_MOST)
     check_number("std", std, at_least=0, at_most=100)
     check_number("probability", probability, at_least=0, at_most=1)
     check_choice("method", method, ("random", "bilinear", "bicubic"))
-    check(
-        isinstance(fill, tuple) and len(fill) == 3 and all(v in range(256) for v in fill),
-        "fill must be three whole numbers from 0 to 255",
-    )
+    check_colour("each of three numbers of fill", fill)
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         uniform_seed, normal_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
