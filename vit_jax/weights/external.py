@@ -9,12 +9,13 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from vit_jax import models
 from vit_jax.core.class_names import placeholder
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
+from vit_jax.models.layers.relative import num_offsets
 from vit_jax.models.vit import SIZES
 from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.files.detect_format import Opened
@@ -89,8 +90,6 @@ class ExternalWeights:
 class Format:
     """A kind of model in one project's format, for reading and writing.
 
-    All functions raise UserError for what cannot be read, computed here, or written.
-
     Attributes:
       destination: its name in `convert --to`; several kinds of model may share it.
       reads: the model in a file; MisfitError if its arrays fit none of the format's layouts.
@@ -100,8 +99,7 @@ class Format:
       model_types: the `model_type` of config.json that it reads.
       needs_type: whether it reads no others, such as those without a config.json.
       packed: arrays to write, as the format's files have them; None: as they are.
-      prepares: how its readers prepare images of a model that is written, by its own preparation;
-        None: likewise.
+      prepares: how its readers prepare images of a model that is written; None: likewise.
       states: the fields that have a place in it, whatever `core.schema.fields` says of its project.
     """
 
@@ -136,11 +134,7 @@ def external_weights(
     assumed: tuple[str, ...] = (),
     **others: Any,
 ) -> ExternalWeights:
-    """Builds the model of a matched file.
-
-    Args:
-      fields: fields of the model that the arrays do not show, or do not show correctly.
-    """
+    """Builds the model of a matched file; `fields`: those that the arrays do not show correctly."""
     name_by_sizes, array_fields = (_bit if match.is_bit else _vit)(match)
     name = name or name_by_sizes
     fields = {**array_fields, **match.layout.computes, **(fields or {})}
@@ -173,9 +167,8 @@ def with_heads(
 ) -> Match:
     """Adds the number of heads to a match, for layouts whose arrays do not show it.
 
-    It is what config.json says, or `default`, which its architecture implies; without these what
-    the caller gives. Else it is assumed: that of the published ViT with these sizes, or 64 channels
-    a head where that is usual.
+    It is what config.json says, or `default`, or what the caller gives. Else it is assumed: that of
+    the published ViT with these sizes, or 64 channels a head where that is usual.
     """
     config, width = opened.entries, match.sizes["D"]
     heads = config.get("num_attention_heads", section(config, "model_args").get("num_heads"))
@@ -187,14 +180,10 @@ def with_heads(
         heads, assumed = width // USUAL_HEAD_SIZE, ("num_heads",)
         heads = SIZES[size]["num_heads"] if size else heads
     if type(heads) is not int or heads < 1 or width % heads:
-        stated = "not stated" if heads is None else _short(heads)
-        raise UserError(
-            f"{opened.path}: the number of heads of its {match.sizes['L']} layers is {stated}: "
-            "give num_heads=, or --num_heads to convert."
-        )
+        refuse({"num_heads": heads}, "is not stated or no divisor: give num_heads=, or --num_heads")
     of_pool = pool_heads or heads
     if type(of_pool) is not int or of_pool < 1 or width % of_pool:
-        raise UserError(f"{opened.path}: {_short(of_pool)} heads pool tokens of {width} channels.")
+        refuse({"attn_pool_num_heads": of_pool}, f"does not divide {width} channels")
     sizes = match.sizes | {"H": heads, "K": width // heads, "h": of_pool, "k": width // of_pool}
     return dataclasses.replace(match, sizes=sizes, assumed=(*match.assumed, *assumed))
 
@@ -216,11 +205,8 @@ def with_image_size(
     """Returns the match with the positions that it has, and (height, width) in pixels.
 
     The size is `stated`, in the JSON beside the arrays; without it the caller's, if the positions
-    are of that many patches; or else that of a square, which is then assumed.
-
-    Args:
-      class_position: whether the positions have rows of class and distillation token, and of
-        registers; None: the format allows both.
+    are of that many patches; or else that of a square, which is then assumed. `class_position`:
+    whether the tokens before the patches have rows; None: the format allows both.
     """
     assumed = dataclasses.replace(match, assumed=(*match.assumed, "image_size"))
     size = opened.caller_image_size
@@ -242,21 +228,22 @@ def with_image_size(
     side = math.isqrt(max(0, rows - n))
     if side and side**2 == rows - n and not stated:
         return dataclasses.replace(assumed, **change), (side * patch, side * patch)
-    there = f"{opened.path} has {rows} positions of patches of {patch} pixels"
+    there = f"It has {rows} positions of patches of {patch} pixels"
     if its := stated or size:
-        raise UserError(
-            f"{there}; {'its config.json' if stated else 'image_size'} means {its[0]} x {its[1]} "
-            "pixels, which would be "
-            f"{' or '.join(str(its[0] // patch * (its[1] // patch) + n) for n in ways)}."
-        )
-    raise UserError(
-        f"{there}, which may not be those of a square: give image_size=(HEIGHT, WIDTH), or "
-        "--image_size=HEIGHTxWIDTH to convert."
-    )
+        would_be = " or ".join(str(its[0] // patch * (its[1] // patch) + n) for n in ways)
+        says = f"{'its config.json' if stated else 'image_size'} means {its[0]} x {its[1]} pixels"
+        raise UserError(f"{there}; {says}, which would be {would_be}.")
+    raise UserError(f"{there}, perhaps of no square: give image_size=, --image_size=HEIGHTxWIDTH.")
+
+
+def check_offsets(match: Match, size: tuple[int, int]) -> None:
+    """UserError for BEiT's offsets of another image size."""
+    wanted = num_offsets((size[0] // match.patch_pixels, size[1] // match.patch_pixels)) + 3
+    if (number := match.sizes.get("O", wanted)) != wanted:
+        refuse({"image_size": size}, f"means {wanted} offsets, of which there are {number}")
 
 
 def _size_name(sizes: Mapping[str, int]) -> str | None:
-    """The published size, such as "B", with this depth, width, MLP and, where known, heads."""
     for name, fields in SIZES.items():
         if all(sizes.get(_LETTERS[f], 0) in (0, value) for f, value in fields.items()):
             return name
@@ -264,7 +251,6 @@ def _size_name(sizes: Mapping[str, int]) -> str | None:
 
 
 def _bit(match: Match) -> tuple[str, dict[str, Any]]:
-    """(such as "R50x1", fields)"""
     shape = match.resnet
     assert shape
     name = f"R{name_of_units(shape.units)}x{max(1, shape.root_width // ROOT_WIDTH)}"
@@ -272,7 +258,6 @@ def _bit(match: Match) -> tuple[str, dict[str, Any]]:
 
 
 def _vit(match: Match) -> tuple[str, dict[str, Any]]:
-    """(such as "ViT-B/16", "ViT-12x512/16" or "R50+ViT-B/16", fields)"""
     sizes, shape = match.sizes, match.resnet
     size = _size_name(sizes) or f"{sizes['L']}x{sizes['D']}"
     fields: dict[str, Any] = {
@@ -311,6 +296,20 @@ def _hybrid_name(units: tuple[int, ...], size: str, patch: int) -> str:
 
 
 # --- entries of config.json
+
+
+def refuse(
+    entries: Document, why: str = "cannot be computed here", file: str = "config.json"
+) -> NoReturn:
+    """Raises a UserError about entries of the JSON beside the arrays."""
+    stated = ", ".join(f"{key}={_short(value)}" for key, value in entries.items())
+    raise UserError(f"{why}.", field=f"{file}: {stated}")
+
+
+def lacks(title: str, fields: Document, cure: str = "") -> NoReturn:
+    """Raises a UserError about fields that no model of a format has."""
+    stated = ", ".join(f"{name}={value}" for name, value in fields.items())
+    raise UserError(f"has no model with {stated}.", field=title, cure=cure)
 
 
 def _check_entry(key: str, value: Any, is_valid: bool, wanted: str) -> None:
@@ -406,7 +405,7 @@ def class_names(key: str, labels: Document, num_classes: int) -> ClassNames:
         or (name is not None and type(name) not in (str, int, float))
     ]
     if odd:
-        raise UserError(f"config.json: {key} has {listed(odd)}; there are {num_classes} classes.")
+        refuse({key: listed(odd)}, f"is not of {num_classes} classes")
     named = {int(number): name for number, name in labels.items() if name not in (None, "")}
     names = tuple(str(named.get(i, placeholder(i))) for i in range(num_classes))
     return names if any(name != placeholder(i) for i, name in enumerate(names)) else None
@@ -423,7 +422,4 @@ def check_sizes(opened: Opened, sizes: Document) -> None:
         stated = functools.reduce(section, sections, entries).get(last)
         # Patches may be stated as [height, width].
         if stated not in (None, size, [size, size]):
-            rule = (
-                f"config.json is of another model: {key}={_short(stated)}, the arrays have {size}."
-            )
-            raise UserError(rule, field=f"{opened.path}:")
+            refuse({key: stated}, f"is of another model: the arrays have {size}")

@@ -1,8 +1,7 @@
 """Loads models from checkpoints of this project and weight files of others.
 
 Another project's file is opened by files/; the one of FORMATS that it fits matches its arrays with
-a table of names (match.py, tables.py), checks what config.json says of them and
-derives the model (external.py).
+a table of names (match.py, tables.py) and derives the model (external.py).
 """
 
 import dataclasses
@@ -88,7 +87,6 @@ def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
       options: see `Options`.
 
     Raises:
-      UserError: nothing is there; newer version or unknown layout; or there is no EMA.
       DamagedError: a checkpoint cannot be read, or its bits have changed.
     """
     return load_with_info(path, **options).model
@@ -291,10 +289,8 @@ def open_model(
     method = position_resize or usual
     if size is None and about.external and (stated := about.external.positions_for):
         old, new = (" x ".join(map(str, pair)) for pair in (stated, preprocess.image_size))
-        _print_once(
-            f"Notice: {about.origin}: its images have {new} pixels, for which the positions are "
-            f"resized from {old} ({method}); image_size={stated[0]} keeps them."
-        )
+        resized = f"its positions are resized from {old} to {new} pixels ({method})"
+        _print_once(f"Notice: {about.origin}: {resized}; image_size={stated[0]} keeps them.")
     return LazyModel(about, graph, layout, preprocess, num_classes, ema, method)
 
 
@@ -435,29 +431,23 @@ def _with_size(old: models.Preprocess, size: tuple[int, int]) -> models.Preproce
 def check_head(loaded: Loaded, checkpoint: str) -> None:
     """Raises UserError for a head of zeros, as of released weights without one."""
     if not jnp.any(loaded.model.head.kernel[...]):
-        raise UserError(
-            f"{checkpoint}: its head is all zeros, as in released weights without one: fine-tune "
-            "it (--config finetune)."
-        )
+        rule = "has a head of zeros, as released weights without one: --config finetune."
+        raise UserError(rule, field=checkpoint)
 
 
 def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
     """Adds the names of a known data set's classes to a model whose weights do not name them.
 
-    Returns the model, and a sentence about added names or "".
-
-    Released heads of ImageNet come without names: 1,000 classes are taken for those of ImageNet-1k,
-    21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
+    Returns the model, and a sentence about added names or "". 1,000 classes are taken for
+    ImageNet-1k, 21,843 for the released heads of ImageNet-21k, 21,841 for its archive of 2011.
     """
     names, title = names_of_classes(loaded.class_names, loaded.model.num_classes)
     loaded = loaded._replace(class_names=names)
     if not title:
         return loaded, ""
     assert names
-    return loaded, (
-        f"The weights do not name their classes; {len(names):,} is the number of those of "
-        f"{title}, so these names are taken, in their order."
-    )
+    number = f"{len(names):,} is the number of those of {title}"
+    return loaded, f"The weights do not name their classes; {number}, whose names are taken."
 
 
 def names_of_classes(

@@ -9,7 +9,6 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import jax.numpy as jnp
@@ -144,7 +143,6 @@ class Match:
         return shapes
 
     def _stored(self, name: str) -> np.ndarray:
-        """A parameter as the file has it, in our order."""
         (own,) = [r for r in self.rules if r.ours == name]
         array = np.empty(shape(own.own_axes, self.sizes), np.float32)
         for piece in pieces(own, self.sizes):
@@ -167,25 +165,21 @@ def best(layouts: Iterable[Layout], tensors: Tensors) -> Match:
     raise MisfitError(matches)
 
 
-def refusal(path: Path, matches: Sequence[Match]) -> UserError:
-    """The error about a file that fits none of these.
+def refusal(matches: Sequence[Match]) -> UserError:
+    """The error about a file that fits none of these, with all differences from the nearest layout.
 
-    It has all differences from the nearest layout; or the first one from each, if most of the
-    file's names are unexpected.
+    Or with the first one from each, if most of the file's names are unexpected.
     """
     near = min(matches, key=lambda m: len(m.problems))
     unexpected = sum(" is unexpected" in line for line in near.problems)
     if len(matches) > 1 and 2 * unexpected >= len(near.tensors):
-        return UserError(
-            f"{path} has none of the layouts that are known here; tried, and the first difference "
-            "of each:\n  " + "\n  ".join(f"{m.layout.title}: {m.problems[0]}" for m in matches)
-        )
+        first = "\n  ".join(f"{m.layout.title}: {m.problems[0]}" for m in matches)
+        return UserError(f"It has none of the layouts that are known here:\n  {first}")
     lines = list(near.problems[:MAX_PROBLEMS_SHOWN])
     if len(near.problems) > len(lines):
         lines.append(f"... and {len(near.problems) - len(lines)} more")
-    return UserError(
-        f"{path} looks like {near.layout.title}, but is not the same:\n  " + "\n  ".join(lines)
-    )
+    title = near.layout.title
+    return UserError(f"It looks like {title}, but is not the same:\n  " + "\n  ".join(lines))
 
 
 def _match(layout: Layout, tensors: Tensors) -> Match:
@@ -213,7 +207,6 @@ def part(ours: str) -> str:
 
 
 def _prefix(layout: Layout, tensors: Tensors) -> str:
-    """The prefix that most of the table's names have in the file."""
     firsts = {p.name for r in layout.rules for p in pieces(r, {})}
     return max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
 
@@ -296,7 +289,6 @@ def _problems(match: Match) -> Iterator[str]:
 
 
 def _contradictions(match: Match) -> tuple[str, ...]:
-    """Combinations of arrays that no model has, although each shape is right."""
     sizes, resnet = match.sizes, match.resnet
     features = sizes["D"] if match.is_bit else sizes.get("F", 0)
     lines = []
@@ -323,21 +315,17 @@ def _without_ones(shape_: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read_without(
-    path: Path, tensors: Tensors, matches: Sequence[Match], read: Callable[[Tensors], T]
+    tensors: Tensors, matches: Sequence[Match], read: Callable[[Tensors], T]
 ) -> tuple[T, str]:
     """(what `read` makes of the arrays without their prefix, a sentence that says so)
 
-    Args:
-      matches: those of the arrays as they are, none of which fits.
-      read: raises MisfitError for arrays that fit no layout.
+    `matches`: of the arrays as they are, none of which fits; `read` raises MisfitError.
     """
     prefixes = _prefixes([m.layout for m in matches], tensors)
     if not prefixes:
-        raise refusal(path, matches)
+        raise refusal(matches)
     if len(prefixes) > 1:
-        raise UserError(
-            f"{path} has several models, under the prefixes {listed(prefixes)}: save one."
-        )
+        raise UserError(f"It has several models, under {listed(prefixes)}: save one.")
     (prefix,) = prefixes
     # Of "module.backbone." these are "module." and "module.backbone.".
     for start in itertools.accumulate(re.findall(r"[^.]*\.", prefix)):
@@ -354,7 +342,7 @@ def read_without(
             return read(inside), f"the prefix {start!r} of its names is taken off{counted}."
         except MisfitError as misfit:
             matches = misfit.args[0]
-    raise refusal(path, matches)
+    raise refusal(matches)
 
 
 def _prefixes(layouts: Iterable[Layout], tensors: Tensors) -> list[str]:

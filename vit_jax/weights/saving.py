@@ -67,8 +67,6 @@ def check_output(path: str | Path, to: str) -> None:
 
 
 class _Contents(NamedTuple):
-    """The files of a model in another project's format."""
-
     arrays: Tensors
     documents: Documents
     notice: str
@@ -90,7 +88,6 @@ def _contents_or_advice(loaded: Loaded, to: str, approximate: bool) -> _Contents
 
 
 def _contents(loaded: Loaded, params: Params, to: str, approximate: bool) -> _Contents:
-    """The contents. UserError if the format cannot hold this model."""
     model, format_ = loaded.model, _format(loaded, to)
     about = model.preprocess
     if to == "google_npz":  # which states only the size of images
@@ -115,7 +112,6 @@ def _write(contents: _Contents, path: Path) -> None:
 
 
 def _format(loaded: Loaded, to: str) -> Format:
-    """The format for this model. UserError if there is none, or it lacks a place for a field."""
     model, formats = loaded.model, [f for f in FORMATS if f.destination == to]
     format_ = next((f for f in formats if f.holds(model.spec, model.num_classes)), None)
     unplaced = without_a_place(model.spec, to, () if format_ is None else format_.states)
@@ -150,17 +146,15 @@ def _params(loaded: Loaded) -> Params:
 def _arrays(
     loaded: Loaded, params: Params, format_: Format, approximate: bool
 ) -> tuple[Tensors, str]:
-    """(arrays by the format's names, what its readers compute differently)"""
     spec = loaded.model.spec
     layout = format_.layout_for(spec)
     differing = _differing(spec, layout)
     if differing and not (approximate and _is_close(spec, layout, differing)):
         listed = [f"{f}={getattr(spec, f)} (there: {layout.computes[f]})" for f in differing]
-        close = " vit-jax convert --approximate writes it."
-        raise UserError(
-            f"{layout.title} says nothing of these, and its readers would compute something else: "
-            f"{', '.join(listed)}." + (close if _is_close(spec, layout, differing) else "")
-        )
+        close = "vit-jax convert --approximate writes it."
+        rule = f"does not say {', '.join(listed)}, and would be computed otherwise."
+        cure = close if _is_close(spec, layout, differing) else ""
+        raise UserError(rule, field=layout.title, cure=cure)
     if _scalable(spec, layout) and layout.computes[_EPSILON] != spec.weight_epsilon:
         # w / sqrt(var(w) + a) is the same for c w and c^2 a.
         factor = np.float32(math.sqrt(layout.computes[_EPSILON] / spec.weight_epsilon))
@@ -225,7 +219,7 @@ def _preparation(
     """(preparation of images that readers of a format can do, what that changes or "").
 
     They resize as Pillow does: never by area, and always with antialias; timm's also resize every
-    image. UserError where that differs, by more than rounding, and `approximate` is not set.
+    image.
     """
     near = about
     if about.resize is not None:
@@ -242,10 +236,8 @@ def _preparation(
         if getattr(theirs, name) != getattr(about, name)
     ]
     if changes and not approximate:
-        raise UserError(
-            f"{format_.destination} would prepare images with {', '.join(changes)}; --approximate "
-            "writes that."
-        )
+        rule = f"would prepare images with {', '.join(changes)}; --approximate writes that."
+        raise UserError(rule, field=format_.destination)
     return near, f"its images are prepared with {', '.join(changes)}." if changes else ""
 
 

@@ -100,7 +100,6 @@ def resnet_axes(under: str, *, pre_activation: bool) -> dict[str, str]:
 def _unit_axes(
     before: str, hidden: str, after: str, projection: bool, pre_activation: bool
 ) -> dict[str, str]:
-    """Axes by name of a unit with these channels: input, inner and output."""
     named = {
         "conv1/kernel": f"1 1 {before} {hidden}",
         "conv2/kernel": f"3 3' {hidden} {hidden}'",
@@ -293,7 +292,6 @@ def _rules(
     leaves: Mapping[str, str],
     own: Mapping[str, str],
 ) -> list[Rule]:
-    """The rules of a parameter, or of each of a layer; none for a layer that does not exist."""
     for full in (ours, BLOCK + ours):
         there = {f"{full}/{leaf}": end for leaf, end in leaves.items() if f"{full}/{leaf}" in own}
         if full in own:
@@ -423,9 +421,7 @@ def unpacked(packs: Iterable[Pack], tensors: Tensors) -> Tensors:
         for part, size, end in zip(pack.parts, rows, ends, strict=True):
             place = slice(end - size, end)
             arrays[name.replace(pack.whole, part)] = Tensor(
-                (size, *whole.shape[1:]),
-                whole.dtype,
-                functools.partial(_rows, whole, place),
+                (size, *whole.shape[1:]), whole.dtype, functools.partial(_rows, whole, place)
             )
     return arrays
 
@@ -447,9 +443,7 @@ def packed(packs: Iterable[Pack], tensors: dict[str, Tensor]) -> dict[str, Tenso
         parts = [arrays.pop(name.replace(pack.parts[0], part)) for part in pack.parts]
         rows = sum(part.shape[0] for part in parts)
         arrays[name.replace(pack.parts[0], pack.whole)] = Tensor(
-            (rows, *parts[0].shape[1:]),
-            parts[0].dtype,
-            functools.partial(_joined, parts),
+            (rows, *parts[0].shape[1:]), parts[0].dtype, functools.partial(_joined, parts)
         )
     return arrays
 

@@ -314,7 +314,7 @@ def test_a_false_config_is_refused(written, kind, changes, message):
 def test_sizes_of_another_model_are_refused(written, kind, key, value):
     folder = written(kind)
     edit(folder, {key: value})
-    with refused(f"{key}={value}, "):
+    with refused(f"{key}={value} "):
         weights.load(folder)
 
 

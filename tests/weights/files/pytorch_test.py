@@ -110,10 +110,7 @@ def test_what_lies_around_a_state_dict_is_told(tmp_path, arrays, images, capsys,
 
 
 REFUSED = {
-    "prefixes": (
-        lambda a: under("student.", a) | under("teacher.", a),
-        "student.",
-    ),
+    "prefixes": (lambda a: under("student.", a) | under("teacher.", a), "student."),
     "projection": (
         lambda a: under("backbone.", parts(a)[0]) | {"head.mlp.0.weight": a[HEAD]},
         "head.mlp.0.weight",

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from vit_jax.core.errors import UserError
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Limits on shapes that a file states, since a header costs its writer nothing.
 MAX_DIMENSIONS = 32  # NumPy has 64; arrays of models have six at most
@@ -41,14 +39,12 @@ def from_array(array: np.ndarray) -> Tensor:
 
 
 def check_shape(name: str, shape: Sequence[int], dtype: np.dtype, nbytes: int) -> None:
-    """Raises UserError for a shape that NumPy cannot have, or of another number of bytes."""
+    """Raises ValueError for a shape that NumPy cannot have, or of another number of bytes."""
     if (
         len(shape) > MAX_DIMENSIONS
         or any(side < 0 for side in shape)
         or math.prod(shape) * dtype.itemsize != nbytes
         or math.prod(filter(None, shape)) > max(MAX_EMPTY, nbytes)
     ):
-        raise UserError(
-            f"{name} says {dtype} {str(tuple(shape))[:100]} ({len(shape)} axes), but has "
-            f"{nbytes:,} bytes: the file is damaged."
-        )
+        stated = f"{dtype} {str(tuple(shape))[:100]}, {len(shape)} axes"
+        raise ValueError(f"{name} says {stated}, but has {nbytes:,} bytes")

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vit_jax.core import errors
-from vit_jax.core.errors import UserError, reading
+from vit_jax.core.errors import UserError, reading, safe_repr
 from vit_jax.core.files import is_name
 from vit_jax.weights.files import Tensor, Tensors, listed, npz, pytorch, safetensors
 
@@ -76,11 +75,12 @@ def open_weights(path: Path) -> Opened:
     """Arrays of a file or folder; only PyTorch's are read now, others on demand. UserError."""
     inside = (path / name for name in FILES if (path / name).is_file())
     file = next(inside) if path.is_dir() else path
-    if advice := _unread(file.name):
-        raise UserError(f"{file} is not read: it is {advice}.")
-    kind, tensors, note = (_sharded if file.name.endswith(INDEX) else _arrays)(file)
-    if not tensors:
-        raise UserError(f"{file} holds no arrays.")
+    with reading(file):
+        if advice := _unread(file.name):
+            raise ValueError(f"it is {advice}")
+        kind, tensors, note = (_sharded if file.name.endswith(INDEX) else _arrays)(file)
+        if not tensors:
+            raise ValueError("it holds no arrays")
     start = _OPEN_CLIP if file.name.startswith(_OPEN_CLIP) else ""
     beside = (file.parent / f"{start}config.json", file.parent / "preprocessor_config.json")
     config, preprocessor = (
@@ -90,7 +90,6 @@ def open_weights(path: Path) -> Opened:
 
 
 def _unread(name: str) -> str:
-    """Advice about a file that is not read; "" for others."""
     return next((text for end, text in _UNREAD_FILES.items() if name.endswith(end)), "")
 
 
@@ -104,9 +103,9 @@ def check_folder(folder: Path) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. UserError."""
-    _start(file)
+    """A JSON object."""
     with reading(file), file.open("rb") as stream:
+        _start(file)
         document = json.loads(stream.read(MAX_JSON_BYTES))
         if not isinstance(document, dict):
             raise ValueError("it is not a JSON object")
@@ -114,16 +113,14 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _start(file: Path) -> bytes:
-    """The first bytes of a file. UserError for a pointer of Git LFS."""
-    with reading(file), file.open("rb") as stream:
+    with file.open("rb") as stream:
         start = stream.read(len(_LFS_POINTER))
     if start.startswith(_LFS_POINTER):
-        raise UserError(f"{file} is a pointer of Git LFS: run git lfs pull in its folder.")
+        raise ValueError("it is a pointer of Git LFS: run git lfs pull in its folder")
     return start
 
 
 def _arrays(file: Path) -> tuple[str, dict[str, Tensor], str]:
-    """The kind of a file, its arrays, and the note of Opened."""
     start = _start(file)
     if start[8:9] == b"{":
         return "safetensors", safetensors.read(file), ""
@@ -131,22 +128,21 @@ def _arrays(file: Path) -> tuple[str, dict[str, Tensor], str]:
         return "npz", npz.read(file), ""
     if start[:1] == b"\x80" or start[:2] == b"PK":
         return "torch", *pytorch.read(file)
-    raise UserError(f"{file} begins like none of .npz, .safetensors and PyTorch's.")
+    raise ValueError("it begins like none of .npz, .safetensors and PyTorch's")
 
 
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor], str]:
-    """The kind, the arrays and the note of several files, by their index."""
     where: Any = read_json(index).get("weight_map")
     files = list(where.values()) if isinstance(where, dict) else [where]
     odd = [name for name in files if not (isinstance(name, str) and is_name(name))]
     if odd or not files:
-        raise UserError(
-            f"{index} has no weight_map from arrays to files of its folder, but "
-            f"{errors.safe_repr(odd or where)}."
-        )
-    parts = {name: _arrays(index.parent / name) for name in sorted(set(files))}
+        raise ValueError(f"no weight_map to files of its folder: {safe_repr(odd or where)}")
+    parts = {}
+    for name in sorted(set(files)):
+        with reading(index.parent / name):
+            parts[name] = _arrays(index.parent / name)
     lost = [f"{name} in {file}" for name, file in where.items() if name not in parts[file][1]]
     if lost:
-        raise UserError(f"{index} names arrays that are not there: {listed(lost)}.")
+        raise ValueError(f"arrays that are not there: {listed(lost)}")
     kind, _, note = parts[files[0]]
     return kind, {name: parts[file][1][name] for name, file in where.items()}, note

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vit_jax.core.errors import UserError, describe_error, reading
+from vit_jax.core.errors import describe_error, reading
 from vit_jax.core.files import atomic_file
 from vit_jax.weights.files import BFLOAT16, Tensor, check_shape
 
@@ -27,16 +27,14 @@ def read(path: Path, kinds: str = NUMBERS) -> dict[str, Tensor]:
     """Arrays by name, of dtypes of these kinds; their values are read on demand."""
     with _reading(path):
         file = zipfile.ZipFile(path)  # stays open as long as its tensors exist
-    members = file.infolist()
-    total, size = sum(m.file_size for m in members), path.stat().st_size
-    if len(members) > MAX_ARRAYS or total > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size):
-        raise UserError(
-            f"{path} of {size:,} bytes claims {len(members):,} arrays of {total:,}: a zip bomb. "
-            "Write it with numpy.savez."
-        )
-    tensors = {m.filename.removesuffix(".npy"): _tensor(path, file, m, kinds) for m in members}
-    if len(tensors) != len(members):
-        raise UserError(f"{path} has several arrays of one name.")
+        members = file.infolist()
+        total, size = sum(m.file_size for m in members), path.stat().st_size
+        if len(members) > MAX_ARRAYS or total > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size):
+            claimed = f"{len(members):,} arrays of {total:,} bytes in {size:,}"
+            raise ValueError(f"{claimed}: a zip bomb. Write it with numpy.savez")
+        tensors = {m.filename.removesuffix(".npy"): _tensor(path, file, m, kinds) for m in members}
+        if len(tensors) != len(members):
+            raise ValueError("several arrays of one name")
     return tensors
 
 
@@ -76,7 +74,6 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: s
 
 
 def _header(name: str, start: io.BytesIO, kinds: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, whether in Fortran's order, dtype); `start` is then before the values."""
     header = np.lib.format
     try:
         version, _ = header.read_magic(start)
@@ -85,9 +82,9 @@ def _header(name: str, start: io.BytesIO, kinds: str) -> tuple[tuple[int, ...], 
             warnings.simplefilter("ignore")
             shape, fortran, dtype = parse(start, max_header_size=MAX_HEADER_BYTES)
     except Exception as error:  # the type depends on the header
-        raise UserError(f"{name} is not a NumPy array: {describe_error(error)}.") from error
+        raise ValueError(f"{name} is not a NumPy array: {describe_error(error)}") from error
     if dtype == np.dtype("V2"):  # how NumPy, which does not know bfloat16, writes it
         dtype = BFLOAT16
     if dtype.kind not in kinds and dtype != BFLOAT16:
-        raise UserError(f"{name} is an array of {dtype}, not of numbers: a pickle would run code.")
+        raise ValueError(f"{name} is an array of {dtype}, not of numbers: it would run code")
     return tuple(shape), fortran, dtype

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vit_jax.core.errors import UserError
 from vit_jax.weights.files import Tensor, from_array, listed, npz
 
 MAX_DEPTH = 4  # of dictionaries around a state dict
@@ -51,25 +50,22 @@ def read(path: Path) -> tuple[dict[str, Tensor], str]:
     if not models and isinstance(document, dict):  # arrays of other names
         models = [((), _arrays(document))] if _arrays(document) else []
     if not models:
-        raise UserError(f"{path} holds other things than tensors by name: save {_HOW}.")
+        raise ValueError(f"it holds other things than tensors by name: save {_HOW}")
     chosen = _CHOSEN.get(frozenset("".join(where[:1]) for where, _ in models))
     models = [each for each in models if chosen in (None, *each[0])]
     if len(models) > 1:
         names = [_spell(where) for where, _ in models]
-        raise UserError(
-            f"{path} holds several models, {listed(names, MAX_SHOWN)}: save one of them."
-        )
+        raise ValueError(f"it holds several models, {listed(names, MAX_SHOWN)}: save one of them")
     ((where, tensors),) = models
-    return {name: _tensor(path, name, x) for name, x in tensors.items()}, _note(document, where)
+    return {name: _tensor(name, x) for name, x in tensors.items()}, _note(document, where)
 
 
 def _load(path: Path) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise UserError(
-            f"{path} is a pickle, which PyTorch alone reads without running its code: install it, "
-            "or use a .safetensors file."
+        raise ImportError(
+            "it is a pickle, which PyTorch alone reads without running its code"
         ) from error
     allowed: list[Any] = [(_Placeholder, name) for name in _INERT]
     try:
@@ -83,14 +79,11 @@ def _load(path: Path) -> Any:
         text = str(error)
         name = re.search(r"GLOBAL (\S+) was not an allowed", text)
         reason = name[1] if name else _first_line(error)
-        raise UserError(
-            f"{path} is damaged, or a pickle that would run code of its own ({reason[:200]}): save "
-            f"{_HOW}, or use a .safetensors file."
-        ) from error
+        reason = f"({reason[:200]}): save {_HOW}"
+        raise ValueError(f"damaged, or a pickle that would run code of its own {reason}") from error
 
 
 def _first_line(error: Exception) -> str:
-    """The error's first line, without escape sequences."""
     return (str(error).splitlines() or [type(error).__name__])[0].partition("\x1b")[0][:200]
 
 
@@ -125,7 +118,6 @@ def _arrays(node: dict) -> dict[str, Any]:
 
 
 def _note(document: dict, where: tuple[str, ...]) -> str:
-    """A note about what is read of a file and what is not."""
     node, others = document, []
     for key in where:
         others += [str(name) for name in node if name != key]
@@ -139,7 +131,7 @@ def _spell(where: tuple[str, ...]) -> str:
     return "".join(f'["{key}"]' for key in where) or "the whole file"
 
 
-def _tensor(path: Path, name: str, x: Any) -> Tensor:
+def _tensor(name: str, x: Any) -> Tensor:
     """An array in memory; floating-point numbers as float32, since NumPy lacks some of them."""
     try:
         x = x.detach()
@@ -152,7 +144,5 @@ def _tensor(path: Path, name: str, x: Any) -> Tensor:
         x = x.resolve_conj().resolve_neg()
         return from_array((x.float() if x.is_floating_point() else x).numpy())
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise UserError(
-            f"{path}: {name[:100]} cannot be read as an array ({x.dtype}, {x.layout}: "
-            f"{_first_line(error)})."
-        ) from error
+        kind = f"{name[:100]} ({x.dtype}, {x.layout})"
+        raise ValueError(f"{kind} is not read as an array: {_first_line(error)}") from error

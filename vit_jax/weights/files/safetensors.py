@@ -1,9 +1,7 @@
 """Safetensors files: a length, a header in JSON, then the arrays' bytes one after the other.
 
-All that a header states is checked against the file before an array is made. The safetensors
-library is not used: it reads duplicate names and shapes that NumPy cannot have, copies
-arrays instead of mapping them, and its messages do not name the file. To write, it wants all arrays
-in memory at once, and it sorts them by name, while these files keep the model's order.
+The safetensors library is not used: it reads duplicate names and shapes that NumPy cannot have,
+copies arrays instead of mapping them, and wants all arrays in memory to write.
 """
 
 import json
@@ -15,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax.core.errors import UserError, reading
+from vit_jax.core.errors import reading
 from vit_jax.core.files import atomic_file
 from vit_jax.weights.files import BFLOAT16, Tensor, check_shape
 
@@ -94,7 +92,7 @@ def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
     """Position of an array in the data, once its type and shape agree with its length."""
     kind: Any = entry.get("dtype") if isinstance(entry, dict) else None
     if kind in _UNREAD_DTYPES:
-        raise UserError(f"{path} holds {name} as {kind}, not as one of {', '.join(DTYPES)}.")
+        raise ValueError(f"it holds {name} as {kind}, not as one of {', '.join(DTYPES)}")
     with reading(f"{path}: {name[:100]}", str(entry)[:100], cure=_ANEW):
         try:
             dtype, shape, (first, last) = DTYPES[kind], entry["shape"], entry["data_offsets"]

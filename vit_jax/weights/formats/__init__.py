@@ -3,8 +3,8 @@
 import dataclasses
 import re
 
-from vit_jax.core.errors import UserError, safe_repr
-from vit_jax.weights.external import ExternalWeights, Format
+from vit_jax.core.errors import UserError, naming
+from vit_jax.weights.external import ExternalWeights, Format, refuse
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import authors, dino, eva, google_npz, huggingface, timm, towers
 from vit_jax.weights.match import Match, MisfitError, read_without
@@ -41,20 +41,20 @@ def understand(opened: Opened) -> ExternalWeights:
     """The model in another project's file."""
     note = ""
     opened, training = authors.without_training(opened)
-    try:
-        contents = _read(opened)
-    except MisfitError as misfit:
-        names = "\n".join(opened.tensors)
-        unnamed = not {"architecture", "model_type"} & opened.entries.keys()
-        for pattern, what in _REFUSED.items():
-            if unnamed and re.search(pattern, names, re.DOTALL | re.MULTILINE):
-                raise UserError(f"{opened.path} has {what}.") from misfit
-        contents, note = read_without(
-            opened.path,
-            opened.tensors,
-            misfit.args[0],
-            lambda tensors: _read(dataclasses.replace(opened, tensors=tensors)),
-        )
+    with naming(str(opened.path)):
+        try:
+            contents = _read(opened)
+        except MisfitError as misfit:
+            names = "\n".join(opened.tensors)
+            unnamed = not {"architecture", "model_type"} & opened.entries.keys()
+            for pattern, what in _REFUSED.items():
+                if unnamed and re.search(pattern, names, re.DOTALL | re.MULTILINE):
+                    raise UserError(f"It has {what}.") from misfit
+            contents, note = read_without(
+                opened.tensors,
+                misfit.args[0],
+                lambda tensors: _read(dataclasses.replace(opened, tensors=tensors)),
+            )
     return dataclasses.replace(contents, notes=(opened.note, training, note, *contents.notes))
 
 
@@ -67,8 +67,7 @@ def _read(opened: Opened) -> ExternalWeights:
                 return format_.reads(opened)
             except MisfitError as misfit:
                 matches += misfit.args[0]
-    if matches:
-        raise MisfitError(matches)
-    readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
-    kind = safe_repr(opened.entries["model_type"])
-    raise UserError(f"{opened.path}: model_type={kind}; {readable} can be read.")
+    if not matches and "model_type" in opened.entries:
+        readable = ", ".join(kind for f in FORMATS for kind in f.model_types)
+        refuse({"model_type": opened.entries["model_type"]}, f"is none of {readable}")
+    raise MisfitError(matches)

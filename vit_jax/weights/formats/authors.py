@@ -224,13 +224,13 @@ def _read_dino(opened: Opened) -> ExternalWeights:
         periods = tensors["rope_embed.periods"].read()
         usual = _ROTARY_BASE ** np.linspace(0, 1, len(periods), endpoint=False)
         if not np.allclose(periods, usual, rtol=0.01):  # in bfloat16, perhaps
-            raise UserError(f"{opened.path} has rotary positions of another base than 100.")
+            raise UserError("It has rotary positions of another base than 100.")
         fields |= {"position_embedding": "rotary_2d", "rotary_base": _ROTARY_BASE}
         size, assumed = size or external.USUAL_IMAGE_SIZE, ("image_size", "preprocess")
     else:  # of a square: registers have no positions
         side = math.isqrt(match.sizes["N"] - 1)
         if side**2 + 1 != match.sizes["N"]:
-            raise UserError(f"{opened.path} has {match.sizes['N']} positions, not of a square.")
+            raise UserError(f"It has {match.sizes['N']} positions, not of a square.")
         size = (side * patch, side * patch)
     return external.external_weights(
         match,

@@ -1,12 +1,8 @@
 """Hugging Face's Dinov2, Dinov2WithRegisters and DINOv3ViTModel, in and out.
 
 Dinov2's classifier sees the class token and the mean of the patches side by side; DINOv3 has none.
-Dinov2's SwiGLU has both dense layers of the gate in one array, which is split here: the first half
-goes through the SiLU.
-
-Parts of DINOv3 that only act in training are ignored: dropout of attention, stochastic depth, and
-the random shifts, stretches and scales of patches' coordinates, which do not exist here
-(models/layers/posemb.py).
+Dinov2's SwiGLU has both dense layers of the gate in one array, the SiLU's half first. Parts of
+DINOv3 that only act in training are ignored.
 """
 
 import dataclasses
@@ -17,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -99,7 +94,7 @@ def _read(opened: Opened) -> ExternalWeights:
     image_size = external.side("image_size", config["image_size"])
     side = image_size // sizes["P"] * sizes["P"]
     if (side // sizes["P"]) ** 2 + 1 != sizes["N"]:
-        raise UserError(f"{opened.path}: image_size={image_size} is not of {sizes['N']} positions.")
+        external.refuse({"image_size": image_size}, f"is not of {sizes['N']} positions")
     huggingface.check_sizes(opened, match)
     preprocess = huggingface_processors.read(opened, (side, side), any_size=True)
     grid = (x // sizes["P"] for x in preprocess.image_size)
@@ -121,7 +116,6 @@ def _read(opened: Opened) -> ExternalWeights:
 
 
 def _holds(spec: Any, num_classes: int) -> bool:
-    """Returns whether a model is a Dinov2, and not a plain ViT."""
     return (
         type(spec) is ViTSpec
         and spec.pool == ("cls_avg" if num_classes else "cls")
@@ -156,7 +150,7 @@ def _documents(
 ) -> Documents:
     height, width = about.image_size
     if height != width:
-        raise UserError(f"Hugging Face's Dinov2 is for squares, not {height} x {width} pixels.")
+        external.lacks("Hugging Face's Dinov2", {"image_size": f"{height} x {width}"})
     kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
     suffix = "ForImageClassification" if num_classes else "Model"
     config = huggingface.vit_config(
@@ -243,7 +237,6 @@ def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layo
 
 
 def _read_v3(opened: Opened) -> ExternalWeights:
-    """The model, which takes images of any size."""
     config = huggingface.with_defaults(opened, V3_CONFIG)
     fields = _v3_fields(config)
     layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in opened.tensors)]
@@ -264,12 +257,10 @@ def _read_v3(opened: Opened) -> ExternalWeights:
 
 
 def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's fields in a complete config.json. UserError for those not computed here."""
     has_bias = tuple(external.flag(config, f"{name}_bias") for name in ("query", "key", "value"))
     dense_bias = external.flag(config, "proj_bias")
     if has_bias not in QKV_BIASES or external.flag(config, "mlp_bias") != dense_bias:
-        biases = ", ".join(f"{key}={x}" for key, x in config.items() if key.endswith("_bias"))
-        raise UserError(f"config.json: {biases} cannot be computed here.")
+        external.refuse({key: x for key, x in config.items() if key.endswith("_bias")})
     gated = external.flag(config, "use_gated_mlp")
     gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
     activation = gelus[external.word(config, "hidden_act", "gelu", gelus)]
@@ -305,12 +296,11 @@ def _preprocess(opened: Opened, config: Mapping[str, Any], patch: int) -> models
     about = huggingface_processors.read(opened, size, any_size=True)
     height, width = about.image_size
     if height % patch or width % patch:
-        raise UserError(f"{opened.path}: patches of {patch} do not tile {height} x {width} pixels.")
+        external.refuse({"patch_size": patch}, f"does not tile {height} x {width} pixels")
     return about
 
 
 def _holds_v3(spec: Any, _: int) -> bool:
-    """Returns whether a model is a DINOv3, with a head or without."""
     return (
         type(spec) is ViTSpec
         and spec.pool == "cls"
@@ -329,7 +319,8 @@ def _v3_documents(
     spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
     if num_classes:
-        raise UserError("Hugging Face's DINOv3 has no head: leave it out (--head=drop).")
+        cure = "Leave the head out: --head=drop."
+        external.lacks("Hugging Face's DINOv3", {"num_classes": num_classes}, cure)
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
     config = huggingface.vit_config(
         spec, "DINOv3ViTModel", V3_TYPE, about.image_size, num_classes, names

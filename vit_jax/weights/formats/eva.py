@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ROTARY, ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -147,14 +146,12 @@ def _arguments(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     arguments |= {**stated, "global_pool": pool}  # null is an argument's value too
     unread = {"num_kv_heads": None, "attn_only_layer_scale": False, "gated_attn": False,
               "qk_norm": False, "dynamic_img_pad": False, "rope_mrope_section": None}  # fmt: skip
-    unknown = [f"{k}={arguments[k]!r}" for k, usual in unread.items() if arguments.get(k, usual)]
-    if unknown:
-        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+    if unknown := {k: arguments[k] for k, usual in unread.items() if arguments.get(k, usual)}:
+        external.refuse(unknown)
     return arguments
 
 
 def _rotary(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of rotary positions, if there are any."""
     if not external.flag(arguments, "use_rot_pos_emb"):
         return {}
     names = ("rope_type", "rope_grid_indexing", "rope_rotate_half")
@@ -165,8 +162,7 @@ def _rotary(arguments: Mapping[str, Any]) -> dict[str, Any]:
     offset = arguments["rope_grid_offset"] or 0.0
     is_axial = fields is not None and fields["position_embedding"] == "rotary_axial"
     if fields is None or len(set(grid)) != 1 or (offset and not is_axial):
-        stated = [f"{x}={arguments[x]!r}" for x in (*names, "ref_feat_shape", "rope_grid_offset")]
-        raise UserError(f"config.json: {', '.join(stated)} cannot be computed here.")
+        external.refuse({x: arguments[x] for x in (*names, "ref_feat_shape", "rope_grid_offset")})
     base = external.positive(arguments, "rope_temperature", 1e4)
     axial = {"rotary_grid": grid[0] or 0, "rotary_offset": float(offset)} if is_axial else {}
     return {**fields, "rotary_base": base, **axial}
@@ -180,8 +176,7 @@ def _read(opened: Opened) -> ExternalWeights:
     name = str(config.get("architecture", ""))
     if not timm.EVA.match(name):
         raise MisfitError([])
-    if reason := next((why for names, why in _REFUSED.items() if re.match(names, name)), None):
-        raise UserError(f"config.json: {name!r} has {reason}.")
+    timm.check_architecture(name, _REFUSED)
     tensors = opened.tensors
     has = lambda *ends: any(re.search(rf"blocks\.0\.({'|'.join(ends)})$", x) for x in tensors)
     first, last = (_shape(tensors, f".mlp.{x}.weight") for x in ("fc1", "fc2"))
@@ -200,9 +195,8 @@ def _read(opened: Opened) -> ExternalWeights:
     )
     match = best([layout], tensors)
     arguments = _arguments(config, match)
-    if match.has("positions") != external.flag(arguments, "use_abs_pos_emb"):
-        verb = "has" if match.has("positions") else "lacks"
-        raise UserError(f"{opened.path} {verb} learned positions, unlike timm's {name!r}.")
+    if (uses := external.flag(arguments, "use_abs_pos_emb")) != match.has("positions"):
+        external.refuse({"use_abs_pos_emb": uses}, f"holds in {name!r}, not for these arrays")
     stated = {"embed_dim": "D", "depth": "L", "patch_size": "P"}
     sizes = {f"model_args.{key}": match.sizes[letter] for key, letter in stated.items()}
     external.check_sizes(opened, {"num_features": match.sizes["D"], **sizes})
@@ -231,12 +225,7 @@ def _is_post_norm(config: Mapping[str, Any], name: str) -> bool:
 
 
 def _fields(arguments: Mapping[str, Any], match: Match) -> dict[str, Any]:
-    """The fields that arrays do not show. UserError for another pooling than theirs."""
-    pool = external.word(arguments, "global_pool", "avg", timm.POOLS.values())
-    if (pool == "map") != match.has("pooling") or (pool == "token" and not match.has("cls")):
-        raise UserError(
-            f"config.json: global_pool={pool!r}, the arrays' {timm.POOLS[external.pool(match)]!r}."
-        )
+    pooling = timm.pool_fields(arguments, "avg", match)
     rotary = _rotary(arguments)
     has_table = match.has("positions")
     names = {rule.ours.removeprefix("blocks/block/") for rule in match.rules}
@@ -253,9 +242,8 @@ def _fields(arguments: Mapping[str, Any], match: Match) -> dict[str, Any]:
         "mlp_norm": "mlp/norm/scale" in names,
         "norm_branch": external.flag(arguments, "use_post_norm"),
         "registers": match.sizes.get("R", 0),
-        "pool": next(ours for ours, its in timm.POOLS.items() if its == pool),
-        "class_token": match.has("cls") and pool != "token",
-        "pool_prefix": pool == "map",
+        **pooling,
+        "pool_prefix": pooling["pool"] == "map",
     }
     if match.has("scale1") and not fields["norm_branch"]:
         fields["layer_scale"] = external.positive(arguments, "init_values", 1e-5)
@@ -266,7 +254,6 @@ def _fields(arguments: Mapping[str, Any], match: Match) -> dict[str, Any]:
 
 
 def _holds(spec: Any, _: int) -> bool:
-    """Returns whether a model is an EVA, and not a plain ViT."""
     kind = getattr(spec, "position_embedding", None)
     is_eva = kind in ROTARY or (kind == "learned_1d" and spec.qkv_bias == "query_value")
     return type(spec) is ViTSpec and is_eva and spec.norm_epsilon in _WRITTEN
@@ -298,11 +285,8 @@ def _documents(
 ) -> Documents:
     computed = {"pre_logits": (False,), "gelu": ("exact",), "mlp": ("mlp", "swiglu")}
     computed |= {"pool_prefix": (spec.pool == "map",)}
-    others = [
-        f"{x}={getattr(spec, x)}" for x, its in computed.items() if getattr(spec, x) not in its
-    ]
-    if others:
-        raise UserError(f"timm's EVA has no {', '.join(others)}.")
+    if other := {x: getattr(spec, x) for x, its in computed.items() if getattr(spec, x) not in its}:
+        external.lacks("timm's EVA", other)
     kind: dict[str, Any] = {"position_embedding": spec.position_embedding}
     kind |= {"rotary_columns_first": True} if spec.rotary_columns_first else {}
     rope = next((its for its, ours in _ROTARY.items() if ours == kind), None)

@@ -1,21 +1,15 @@
 """Google's .npz files: the released ones of ViT, AugReg and BiT, and those of big_vision.
 
-The released files number the parts of a block in their order; vision_transformer's own code renames
-them as it reads them, counting each kind by itself, and its later models have these names.
-
-The released files have a position for the class token; in big_vision it has none, which equals one
-of zeros; and where positions are fixed, as in its ViT-S/16 of arXiv 2205.01580, there is no array
-of them. Neither has LayerScale.
-
-Names of hybrids are those of vit_jax/models_resnet.py and models_vit.py in
-github.com/google-research/vision_transformer, names of BiT those that bit_pytorch/models.py in
+The released files number the parts of a block in their order; vision_transformer's later models
+count each kind by itself. The released files have a position for the class token, big_vision's have
+none, which equals zeros; and where positions are fixed there is no array of them. Names of hybrids
+are those of github.com/google-research/vision_transformer, names of BiT those that
 github.com/google-research/big_transfer reads.
 """
 
 from typing import Any
 
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
@@ -164,10 +158,8 @@ def _documents(spec: Any, _: int, __: ClassNames, about: models.Preprocess) -> D
     """No documents: the format has none. UserError for images that no square of patches covers."""
     height, width = about.image_size
     if height != width or (getattr(spec, "crop_to_patches", False) and height % spec.patch_size):
-        raise UserError(
-            f"Google's .npz is for squares of whole patches, not {height} x {width} pixels: give "
-            "--image_size."
-        )
+        cure = "Images are squares of whole patches: give --image_size."
+        external.lacks("Google's .npz", {"image_size": f"{height} x {width}"}, cure)
     return {}
 
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.class_names import placeholder
-from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.norm import GROUPS
@@ -92,7 +91,6 @@ _RENAMED = {
 def _layouts(
     title: str, prefix: str, *tables: str, needed: tuple[str, ...] = ()
 ) -> tuple[Layout, Layout]:
-    """Layouts by the names in files and by those of the modules."""
     renamed = _TABLE
     for old, new in _RENAMED.items():
         renamed = renamed.replace(old, new)
@@ -179,10 +177,8 @@ def _documents(
 ) -> Documents:
     layer_follows = spec.pre_logits and (num_classes or spec.pool == "avg")
     if spec.pool not in ("cls", "avg") or layer_follows:
-        raise UserError(
-            f"Hugging Face's ViTs have no pool={spec.pool} with pre_logits={spec.pre_logits} and "
-            f"{num_classes} classes."
-        )
+        fields = {"pool": spec.pool, "pre_logits": spec.pre_logits, "num_classes": num_classes}
+        external.lacks("Hugging Face's ViT", fields)
     kind = _type(spec)
     architecture = {"vit": "ViT", "ijepa": "IJepa", "deit": "DeiT"}[kind]
     architecture += "ForImageClassification" if num_classes else "Model"
@@ -266,10 +262,8 @@ def check_head(opened: Opened, match: Match) -> None:
         return
     lost = [n for r in match.layout.rules if part(r.ours).endswith("head") for n in r.names]
     kind = str(named[0]).partition("For")[0]
-    raise UserError(
-        f"{opened.path}: {named[0]}, of its config.json, lacks {', '.join(lost)}: get those files, "
-        f"or state {kind}Model."
-    )
+    why = f"lacks {', '.join(lost)}: get those files, or state {kind}Model"
+    external.refuse({"architectures": named[0]}, why)
 
 
 def fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
@@ -289,7 +283,7 @@ def probabilities(config: Mapping[str, Any], match: Match) -> str:
     kinds = {f"{x}_label_classification": y for x, y in _KINDS.items()}
     kind = external.word(config, "problem_type", f"{usual}_label_classification", (*kinds, _OTHER))
     if kind == _OTHER:
-        raise UserError("config.json: problem_type=regression; a head here has logits.")
+        external.refuse({"problem_type": kind})
     return kinds[kind]
 
 
@@ -332,7 +326,7 @@ def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, An
     names = names or tuple(map(placeholder, range(num_classes)))
     word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
     if num_classes == 1 and word == "single":
-        raise UserError("Hugging Face's classifiers of one class have a sigmoid, not a softmax.")
+        external.lacks("Hugging Face", {"num_classes": 1, "probabilities": "softmax"})
     return {
         **({"problem_type": f"{word}_label_classification"} if word == "multi" else {}),
         "id2label": {str(i): label for i, label in enumerate(names)},
@@ -375,16 +369,12 @@ BIT_DEPTHS = [3, 4, 6, 3]  # of transformers' BitConfig by default
 
 def _check_bit(opened: Opened) -> None:
     config = opened.entries
-    other = [
-        f"{key}={config[key]!r} (here: {value!r})"
-        for key, value in _BIT_CONFIG.items()
-        if config.get(key, value) != value
-    ]
+    other = {k: config[k] for k, value in _BIT_CONFIG.items() if config.get(k, value) != value}
     depths, stride = config.get("depths", BIT_DEPTHS), config.get("output_stride", 32)
     if isinstance(depths, list | tuple) and stride != max(32, 2 ** (1 + len(depths))):
-        other.append(f"output_stride={stride!r}")
+        other["output_stride"] = stride
     if other:
-        raise UserError(f"config.json: this model cannot be computed here: {', '.join(other)}.")
+        external.refuse(other)
 
 
 def _widths(units: tuple[int, ...], root_width: int) -> list[int]:

@@ -1,15 +1,14 @@
 """Hugging Face's preprocessor_config.json, in and out: how its image processors prepare images.
 
 A processor is a class of transformers. What the file leaves out has the default of that class;
-null switches a step off. All resize, crop centrally, multiply each pixel and normalise; the classes
-differ in their defaults.
+null switches a step off.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vit_jax import models
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import nearest
 from vit_jax.weights import external
 from vit_jax.weights.files.detect_format import Opened
 
@@ -87,9 +86,7 @@ _BY_MODEL = {
 def read(opened: Opened, image_size: Pair, *, any_size: bool = False) -> models.Preprocess:
     """Reads the file; without it, whole images are resized and mapped to [-1, 1].
 
-    Args:
-      image_size: of the model, (height, width) in pixels.
-      any_size: whether the model takes others too; then the file's is the result's.
+    `image_size`: of the model, (height, width) in pixels; `any_size`: it takes others too.
     """
     if opened.preprocessor is None:
         return models.Preprocess(image_size, image_size)
@@ -105,8 +102,8 @@ def read(opened: Opened, image_size: Pair, *, any_size: bool = False) -> models.
         or (any_size and not sized)
         or (not any_size and steps.output not in (None, image_size))
     ):
-        sizes = ", ".join(f"{key}={values.get(key)!r}" for key in ("size", "crop_size", "pad_size"))
-        raise UserError(f"{FILE}: {sizes} do not give image_size={_times(image_size)}.")
+        sizes = {key: values.get(key) for key in ("size", "crop_size", "pad_size")}
+        external.refuse(sizes, f"do not give image_size={_times(image_size)}", FILE)
     mean, std = _numbers(values)
     return models.Preprocess(
         steps.output or image_size,
@@ -130,12 +127,9 @@ def _default_values(opened: Opened) -> dict[str, Any]:
     name = str(stated).removesuffix("Fast").removesuffix("Pil")
     name = name.removesuffix("FeatureExtractor").removesuffix("ImageProcessor")
     if name not in PROCESSORS:
-        said = f"image_processor_type={stated!r}" if stated else "no image_processor_type"
-        known = [f"{name}ImageProcessor" for name in PROCESSORS]
-        raise UserError(
-            f"{opened.path}: {FILE} says {said}, whose steps are not known here. "
-            f"{nearest(str(stated), known)}"
-        )
+        near = nearest(str(stated), [f"{name}ImageProcessor" for name in PROCESSORS])
+        why = f"has no steps that are known here. {near.removesuffix('.')}"
+        external.refuse({"image_processor_type": stated or None}, why, FILE)
     return PROCESSORS[name]
 
 
@@ -151,10 +145,8 @@ def _steps(values: Mapping[str, Any]) -> Steps:
     if steps.crop and steps.resize:
         whole = steps.resize if isinstance(steps.resize, tuple) else (steps.resize, steps.resize)
         if any(c > r for c, r in zip(steps.crop, whole, strict=True)):
-            raise UserError(
-                f"{FILE}: a crop_size of {_times(steps.crop)} pixels from {values['size']} has "
-                "black borders, which are not supported."
-            )
+            sizes = {"crop_size": _times(steps.crop), "size": values["size"]}
+            external.refuse(sizes, "would have black borders", FILE)
     return steps
 
 
@@ -164,7 +156,7 @@ def _size(values: Mapping[str, Any]) -> Pair | int:
     if isinstance(size, Mapping) and "shortest_edge" in size and len(size) == 1:
         return external.side("shortest_edge", size["shortest_edge"])
     if isinstance(size, Mapping) and size.keys() != {"height", "width"}:
-        raise UserError(f"size={size} has to be height and width, or shortest_edge alone.")
+        external.refuse({"size": size}, "is not height and width, or shortest_edge alone", FILE)
     if type(size) is int and not _flag(values, "default_to_square"):
         return external.side("size", size)
     return external.sides("size", size)
@@ -193,7 +185,6 @@ def _numbers(values: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float,
 
 
 def _channels(values: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    """Three numbers; one is for all."""
     value = values[key]
     if type(value) in (int, float):
         value = [value] * external.RGB
@@ -201,10 +192,9 @@ def _channels(values: Mapping[str, Any], key: str) -> tuple[float, ...]:
 
 
 def _interpolation(number: Any) -> str:
-    """The name of Pillow's number."""
     if type(number) is not int or not 0 <= number < len(models.INTERPOLATIONS):
         known = ", ".join(f"{i} ({name})" for i, name in enumerate(models.INTERPOLATIONS))
-        raise UserError(f"{FILE}: resample={number!r}. There are {known}.")
+        external.refuse({"resample": number}, f"is none of {known}", FILE)
     return models.INTERPOLATIONS[number]
 
 
@@ -222,7 +212,7 @@ def write(about: models.Preprocess) -> dict[str, Any]:
     ViTImageProcessor neither crops nor resizes to a shorter side.
     """
     if about.fit != "stretch" or about.padding is not None:
-        raise UserError(f"Hugging Face's have neither fit={about.fit!r} nor fill={about.padding}.")
+        external.lacks("Hugging Face's", {"fit": about.fit, "fill": about.padding})
     if isinstance(about.resize, int):
         size = {"shortest_edge": about.resize}
     else:

@@ -1,9 +1,9 @@
 """timm's ViTs, distilled DeiTs, hybrids (vit_*_r50_*), BiTs and EfficientNets, in and out.
 
 GELU is exact, except in the architectures of _TANH, and the epsilon of layer norms is 1e-6, except
-in those of _epsilon. Hybrids and BiTs (resnetv2_*_bit) divide weights by sqrt(variance + 1e-8) and
-have 1e-5 in group norms, unlike the released code, so their models have these values here. Apart
-from the ViT of a hybrid, their sizes are fixed by the architecture's name.
+in those of _WIDE_EPSILON. Hybrids and BiTs (resnetv2_*_bit) divide weights by
+sqrt(variance + 1e-8) and have 1e-5 in group norms, unlike the released code, so their models have
+these values here. Apart from the ViT of a hybrid, the architecture's name fixes their sizes.
 
 EfficientNets are tf_efficientnet_b0 and so on, and efficientnet_b0, which PyTorch trained. They
 have the same arrays: the architecture's name says which padding and epsilon they are for.
@@ -21,7 +21,6 @@ from vit_jax.models import efficientnet
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.efficientnet import SQUEEZE, STAGES, EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
-from vit_jax.models.layers.relative import num_offsets
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -204,11 +203,7 @@ _GATED = _vit(
     mlp="swiglu",
 )
 _GATED_RMS = _vit(
-    "timm's AIMv2",
-    *(POSITIONS, GATED_BLOCKS),
-    without=_RMS_HAS_NO,
-    mlp="swiglu",
-    norm="rms",
+    "timm's AIMv2", *(POSITIONS, GATED_BLOCKS), without=_RMS_HAS_NO, mlp="swiglu", norm="rms"
 )
 _PARALLEL = _vit(
     "timm's ViT of parallel blocks",
@@ -219,12 +214,7 @@ _PARALLEL = _vit(
     parallel=True,
     qk_norm=True,
 )
-_BEIT = _vit(
-    "timm's BEiT",
-    _BEIT_TABLE,
-    position_embedding="relative_2d",
-    qkv_bias="query_value",
-)
+_BEIT = _vit("timm's BEiT", _BEIT_TABLE, position_embedding="relative_2d", qkv_bias="query_value")
 _MLP_OF_LAYERS: Any = {"position_embedding": "relative_mlp"}
 _RELPOS = _vit("timm's relpos ViT", _RELPOS_TABLE, BLOCKS, **_MLP_OF_LAYERS)
 _SHARED_RELPOS = _vit(
@@ -280,6 +270,7 @@ _TANH = re.compile(
 )
 _QUICK = re.compile(r"vit_.*quickgelu.*")
 _RPN = re.compile(r"vit_.*_rpn_")
+_WIDE_EPSILON = re.compile(r"vit_.*_clip_|beit3_|aimv2_")  # 1e-5 in layer norms
 # Architectures of its eva.py, which formats/eva.py reads.
 EVA = re.compile(
     r"eva_giant|eva02_|vit_pe_|vit_\w+_(dinov3|lingbot|sapiens2)|vit_[a-z]+_patch16_rope_"
@@ -391,8 +382,7 @@ def _read(opened: Opened) -> ExternalWeights:
     name = str(config.get("architecture", ""))
     if EVA.match(name):
         raise MisfitError([])
-    if reason := next((why for names, why in _REFUSED.items() if re.match(names, name)), None):
-        raise UserError(f"config.json: {name!r} has {reason}.")
+    check_architecture(name, _REFUSED)
     vits = _NORM_BRANCHES if _RPN.match(name) else VITS
     layouts = (_EFFICIENTNET, *vits, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
@@ -417,7 +407,7 @@ def _read(opened: Opened) -> ExternalWeights:
     match, image_size = external.with_image_size(
         opened, match, stated_image_size(config), class_position=class_position
     )
-    _check_offsets(opened, match, image_size)
+    external.check_offsets(match, image_size)
     return external.external_weights(
         match,
         preprocess(config, image_size),
@@ -427,15 +417,11 @@ def _read(opened: Opened) -> ExternalWeights:
     )
 
 
-def _check_offsets(opened: Opened, match: Match, size: tuple[int, int]) -> None:
-    """UserError for BEiT's offsets of another image size."""
-    grid = (size[0] // match.patch_pixels, size[1] // match.patch_pixels)
-    wanted, number = num_offsets(grid) + 3, match.sizes.get("O")
-    if number not in (None, wanted):
-        raise UserError(
-            f"{opened.path} has {number} offsets of patches of {match.patch_pixels} pixels; images "
-            f"of {size[0]} x {size[1]} pixels would have {wanted}."
-        )
+def check_architecture(name: str, refused: Mapping[str, str]) -> None:
+    """UserError for an architecture that cannot be computed here."""
+    for names, reason in refused.items():
+        if re.match(names, name):
+            external.refuse({"architecture": name}, f"has {reason}")
 
 
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -453,34 +439,26 @@ def assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _heads(architecture: str) -> int | None:
-    """The heads that an architecture has unless model_args say another number."""
     return next((number for pattern, number in _HEADS if re.match(pattern, architecture)), None)
-
-
-def _epsilon(architecture: str) -> float:
-    """The epsilon that an architecture's layer norms have."""
-    return 1e-5 if re.match(r"vit_.*_clip_|beit3_|aimv2_", architecture) else 1e-6
 
 
 def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
     """UserError for arguments with which the same arrays make another model."""
     arguments = external.section(config, "model_args")
     unread = _UNREAD_ARGUMENTS.get(match.layout.title, ())
-    unknown = [f"{name}={arguments[name]!r}" for name in unread if arguments.get(name) is not None]
+    unknown = {name: arguments[name] for name in unread if arguments.get(name) is not None}
     pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
     if "P" in match.sizes:
-        flags = [name for name in _FALSE_OF_VIT if external.flag(arguments, name)]
-        unknown += [f"{name}=true" for name in flags]
+        unknown |= {name: True for name in _FALSE_OF_VIT if external.flag(arguments, name)}
     elif pool != "avg":
-        unknown.append(f"global_pool={pool!r}")
+        unknown["global_pool"] = pool
     if match.layout is _EFFICIENTNET and not _known_efficientnet(config):
-        unknown.append(f"architecture={config['architecture']!r}")
+        unknown["architecture"] = config["architecture"]
     if unknown:
-        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+        external.refuse(unknown)
 
 
 def _known_efficientnet(config: Mapping[str, Any]) -> re.Match | None:
-    """The architecture's name, by default that of a model of TensorFlow's."""
     architecture = str(config.get("architecture", "tf_efficientnet_b0"))
     return _EFFICIENTNET_NAME.fullmatch(architecture.partition(".")[0])
 
@@ -497,31 +475,35 @@ def stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
-    """Fields of a ViT that its config.json states. UserError for another pooling."""
     name, arguments = str(config.get("architecture", "")), external.section(config, "model_args")
     gelu = "quick_gelu" if _QUICK.match(name) else "gelu_tanh" if _TANH.match(name) else "gelu"
-    fields: dict[str, Any] = {"norm_epsilon": _epsilon(name), "registers": match.sizes.get("R", 0)}
+    epsilon = 1e-5 if _WIDE_EPSILON.match(name) else 1e-6
+    fields: dict[str, Any] = {"norm_epsilon": epsilon, "registers": match.sizes.get("R", 0)}
     fields["gelu"] = "exact"
     gated = match.layout.computes.get("mlp") == "swiglu"
-    if gated and match.has("pooling"):
-        raise UserError("config.json: a SiLU in the MLP of attention pooling cannot be computed.")
+    if gated and match.has("pooling"):  # the SiLU is that of its MLP too
+        external.refuse({"global_pool": "map", "act_layer": "silu"})
     if not gated:
         fields["gelu"] = _GELUS[external.word(arguments, "act_layer", gelu, _GELUS)]
     in_use = arguments if arguments.get("global_pool") else config
     default = "avg" if match.has("feature_norm") else POOLS[external.pool(match)]
-    pool = external.word(in_use, "global_pool", default, POOLS.values())
-    if (pool == "map") != match.has("pooling") or (pool == "token" and not match.has("cls")):
-        theirs = POOLS[external.pool(match)]
-        raise UserError(f"config.json: global_pool={pool!r}, the arrays' {theirs!r}.")
-    fields["pool"] = next(ours for ours, its in POOLS.items() if its == pool)
-    fields["class_token"] = match.has("cls") and pool != "token"
+    fields |= pool_fields(in_use, default, match)
     included = arguments.get("pool_include_prefix", name.startswith("test_vit3"))
     fields["pool_prefix"] = external.flag({"pool_include_prefix": included}, "pool_include_prefix")
-    if fields["pool_prefix"] and pool != "map":
-        raise UserError("config.json: pool_include_prefix=true cannot be computed here.")
+    if fields["pool_prefix"] and fields["pool"] != "map":
+        external.refuse({"pool_include_prefix": True})
     if match.has("scale1") and match.layout not in _NORM_BRANCHES:
         fields["layer_scale"] = external.positive(arguments, "init_values", 1e-5)
     return fields
+
+
+def pool_fields(stated: Mapping[str, Any], default: str, match: Match) -> dict[str, Any]:
+    """The fields `pool` and `class_token`. UserError for another pooling than the arrays'."""
+    pool = external.word(stated, "global_pool", default, POOLS.values())
+    if (pool == "map") != match.has("pooling") or (pool == "token" and not match.has("cls")):
+        external.refuse({"global_pool": pool}, f"is not the arrays', {POOLS[external.pool(match)]}")
+    ours = next(ours for ours, its in POOLS.items() if its == pool)
+    return {"pool": ours, "class_token": match.has("cls") and pool != "token"}
 
 
 def class_names(config: Mapping[str, Any], num_classes: int) -> ClassNames:
@@ -536,7 +518,7 @@ def class_names(config: Mapping[str, Any], num_classes: int) -> ClassNames:
 def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
     """Preparation by pretrained_cfg: resizing such that a central crop of `crop_pct` is the image.
 
-    Defaults are those of timm.data.resolve_data_config. UserError for steps that prediction lacks.
+    Defaults are those of timm.data.resolve_data_config.
     """
     about = external.section(config, "pretrained_cfg")
     if not about:
@@ -598,15 +580,12 @@ def _efficientnet_name(opened: Opened, match: Match) -> str:
     from_inputs = channels[:-1] + [channels[i] for i in stages if match.has(f"stage{i}/rest")]
     name = efficientnet.with_sizes(units, channels, sizes["D"])
     if name is None or squeezed != [max(1, inputs // SQUEEZE) for inputs in from_inputs]:
-        raise UserError(
-            f"{opened.path}: stages of {units} units and {channels[1:]} channels, squeezed to "
-            f"{squeezed}, are not EfficientNet-B0 times coefficients."
-        )
+        its = f"stages of {units} units and {channels[1:]} channels, squeezed to {squeezed}"
+        raise UserError(f"It has {its}, not EfficientNet-B0's times coefficients.")
     return name
 
 
 def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Padding and epsilon."""
     arguments, known = external.section(config, "model_args"), _known_efficientnet(config)
     assert known
     default = "same" if known["tf"] else ""
@@ -633,7 +612,6 @@ def _documents(
 
 
 def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
-    """config.json of a ViT. UserError for what its architecture here does not state."""
     fixed = {name: getattr(spec, name) for name in _OF_ARCHITECTURE}
     architecture = next((its for its, same in _ARCHITECTURES.items() if same == fixed), None)
     silu_pools = spec.mlp != "mlp" and spec.pool == "map"
@@ -641,10 +619,8 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
     as_table = spec.position_embedding in _TABLES and spec.position_place == "input"
     other = spec.patch_bias == spec.pre_norm or silu_pools or not (as_table or layout in _RELATIVE)
     if architecture is None or other:
-        stated = ", ".join(f"{name}={value}" for name, value in fixed.items())
-        stated += f", patch_bias={spec.patch_bias}, pre_norm={spec.pre_norm}, pool={spec.pool}"
-        stated += f", position_embedding={spec.position_embedding} at {spec.position_place}"
-        raise UserError(f"timm has no ViT with {stated}.")
+        others = ("patch_bias", "pre_norm", "pool", "position_embedding", "position_place")
+        external.lacks("timm", fixed | {name: getattr(spec, name) for name in others})
     height, width = about.image_size
     arguments: dict[str, Any] = {
         "img_size": [height, width],
@@ -653,7 +629,7 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         "depth": spec.depth,
         "num_heads": spec.num_heads,
         "qkv_bias": spec.qkv_bias == "all",
-        "mlp_ratio": ratio(_mlp_rows(spec), spec.width),
+        "mlp_ratio": ratio(spec.mlp_dim * (2 if layout is _GATED else 1), spec.width),
         "class_token": spec.has_class_token,
         "reg_tokens": spec.registers,
         "no_embed_class": spec.registers > 0,
@@ -692,28 +668,18 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
 def _relative_arguments(
     spec: ViTSpec, layout: Layout, arguments: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """(architecture, model_args) of a ViT with relative positions, from those of a plain one.
-
-    UserError for what these classes of timm's lack.
-    """
+    """(architecture, model_args) of a ViT with relative positions, from those of a plain one."""
     beit = layout is _BEIT
     keys = ["img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"]
     keys += ["init_values", "global_pool"]
     keys += [] if beit else ["qkv_bias", "class_token", "fc_norm"]
-    lacks_class_token = beit and not spec.has_class_token
-    pooled = spec.pool == "map" or spec.final_norm == "none" or spec.registers or spec.pre_norm
-    if (
-        lacks_class_token
-        or pooled
-        or spec.gelu != "exact"
-        or spec.mlp != "mlp"
-        or spec.norm != "layer"
-    ):
-        raise UserError(
-            f"{layout.title} has no gelu={spec.gelu}, mlp={spec.mlp}, norm={spec.norm}, "
-            f"registers={spec.registers}, pre_norm={spec.pre_norm}, pool={spec.pool} with "
-            f"class_token={spec.has_class_token} and final_norm={spec.final_norm}."
-        )
+    held = {
+        "gelu": ("exact",), "mlp": ("mlp",), "norm": ("layer",), "registers": (0,),
+        "pre_norm": (False,), "pool": ("cls", "avg"), "final_norm": ("tokens", "features"),
+        "has_class_token": (True,) if beit else (True, False),
+    }  # fmt: skip
+    if others := {x: getattr(spec, x) for x, its in held.items() if getattr(spec, x) not in its}:
+        external.lacks(layout.title, others)
     kept = {name: arguments[name] for name in keys}
     if beit:
         return "beit_base_patch16_224", kept | {"use_fc_norm": spec.final_norm == "features"}
@@ -750,11 +716,6 @@ def _crop_pct(about: models.Preprocess) -> float:
     return kept / side if int(kept / (kept / side)) == side else kept / (side + 0.5)
 
 
-def _mlp_rows(spec: ViTSpec) -> int:
-    """The rows of the array of an MLP's first layer."""
-    return spec.mlp_dim * (2 if _layout_for(spec) is _GATED else 1)
-
-
 def ratio(mlp_dim: int, width: int) -> float:
     """The factor that timm multiplies the width by and cuts to an integer."""
     exact = mlp_dim / width
@@ -762,20 +723,20 @@ def ratio(mlp_dim: int, width: int) -> float:
 
 
 def _architecture(spec: Any, known: Mapping[str, str], *fields: str) -> str:
-    """That of the known model with the same `fields`. UserError if there is none."""
     sizes = {field: getattr(spec, field) for field in fields}
-    for name, architecture in known.items():
-        published = models.spec(name)
-        if sizes == {field: getattr(published, field) for field in fields}:
-            return architecture
-    stated = ", ".join(f"{field}={x}" for field, x in sizes.items())
-    raise UserError(f"timm has no model with {stated}, but those of {', '.join(known)}.")
+    same = (its for name, its in known.items() if _has(models.spec(name), sizes))
+    if (architecture := next(same, None)) is None:
+        external.lacks("timm", sizes, f"It has {', '.join(known)}.")
+    return architecture
+
+
+def _has(spec: Any, fields: Mapping[str, Any]) -> bool:
+    return all(getattr(spec, name) == value for name, value in fields.items())
 
 
 def _cnn_config(
     spec: BiTSpec | EfficientNetSpec, num_classes: int, about: models.Preprocess
 ) -> dict[str, Any]:
-    """config.json of a BiT or an EfficientNet."""
     arguments: dict[str, Any] = {}
     if isinstance(spec, BiTSpec):
         architecture = _architecture(spec, _BITS, "units", "root_width")
@@ -826,8 +787,8 @@ def _layout_for(spec: Any) -> Layout:
         return _HYBRID if spec.units else _HYBRID_OF_ROOT
     if spec.distillation_token:
         return _DISTILLED
-    fits = lambda its: all(getattr(spec, name) == value for name, value in its.computes.items())
-    return next(filter(fits, (*_RELATIVE, *VITS, _NORM_BRANCH)), VIT)
+    layouts = (*_RELATIVE, *VITS, _NORM_BRANCH)
+    return next((its for its in layouts if _has(spec, its.computes)), VIT)
 
 
 FORMAT = Format(

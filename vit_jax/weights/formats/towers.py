@@ -11,14 +11,11 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from vit_jax import models
-from vit_jax.core.errors import UserError
-from vit_jax.models.layers.relative import num_offsets
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -155,10 +152,6 @@ def _read_tower(opened: Opened) -> ExternalWeights:
     )
 
 
-def _tower(spec: ViTSpec) -> str:
-    return "siglip" if spec.pool == "map" else "clip"
-
-
 def _holds_tower(spec: Any, num_classes: int) -> bool:
     """Returns whether a model is a tower; those with a head are other classes."""
     if type(spec) is not ViTSpec or num_classes:
@@ -171,7 +164,7 @@ def _holds_tower(spec: Any, num_classes: int) -> bool:
 def _tower_documents(
     spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
-    kind = _tower(spec)
+    kind = "siglip" if spec.pool == "map" else "clip"
     architecture = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}[kind]
     architecture += "WithProjection" if spec.projection else ""
     config = huggingface.vit_config(
@@ -209,12 +202,7 @@ def _read_beit(opened: Opened) -> ExternalWeights:
     external.check_sizes(opened, {key: match.sizes[letter] for key, letter in stated.items()})
     huggingface.check_head(opened, match)
     height, width = external.sides("image_size", config["image_size"])
-    grid = (height // match.sizes["P"], width // match.sizes["P"])
-    if num_offsets(grid) + 3 != match.sizes["O"]:
-        raise UserError(
-            f"{opened.path}: image_size={config['image_size']} is not of {match.sizes['O']} "
-            "offsets."
-        )
+    external.check_offsets(match, (height, width))
     match = external.with_heads(opened, match, match.sizes["H"])
     mean = match.has("feature_norm")
     return external.external_weights(
@@ -224,15 +212,13 @@ def _read_beit(opened: Opened) -> ExternalWeights:
             **huggingface.fields(config, match),
             "pool": "avg" if mean else "cls",
             "class_token": mean,
-            "layer_scale": _layer_scale(config) if match.has("scale1") else 0.0,
+            "layer_scale": external.positive(config, "layer_scale_init_value", 0.1)
+            if match.has("scale1")
+            else 0.0,
         },
         class_names=huggingface.class_names(config, match),
         assumed=huggingface.assumed(opened),
     )
-
-
-def _layer_scale(config: Mapping[str, Any]) -> float:
-    return external.positive(config, "layer_scale_init_value", 0.1)
 
 
 def _holds_beit(spec: Any, _: int) -> bool:
@@ -266,11 +252,5 @@ BEIT = Format(
     layout_for=lambda _: _BEIT,
     documents=_beit_documents,
     packed=lambda tensors, _, num_classes: huggingface.with_prefix("beit.", tensors, num_classes),
-    states=(
-        "position_embedding",
-        "position_at",
-        "qkv_bias",
-        "class_token",
-        "final_norm",
-    ),
+    states=("position_embedding", "position_at", "qkv_bias", "class_token", "final_norm"),
 )

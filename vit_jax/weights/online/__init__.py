@@ -58,10 +58,8 @@ def parse(path: str | os.PathLike | epath.Path) -> Name | None:
         return _repository(text, prefix, rest)
     if rest.startswith("/") or os.path.exists(text):
         return None
-    raise UserError(
-        f"{text}: no such file, and {prefix!r} is not a prefix as in hf:OWNER/NAME and timm:NAME. "
-        f"{nearest(prefix, (HUB, TIMM))}"
-    )
+    rule = f"is not there, and {prefix!r} is not a prefix as in hf:OWNER/NAME and timm:NAME."
+    raise UserError(rule, field=text, cure=nearest(prefix, (HUB, TIMM)))
 
 
 def _repository(text: str, prefix: str, rest: str) -> Name:
@@ -96,17 +94,13 @@ def _file(text: str, scheme: str) -> Name | None:
     # Nobody on the way can change what comes encrypted.
     safe = ("https",) if has_host and parts.hostname not in download.LOOPBACK else _WEB
     if not is_address or not has_host or " " in given or web not in safe:
-        raise UserError(
-            f"{ascii(text)[1:-1]} is not https://HOST/PATH, with %20 for a space and {_HASH} and "
-            "64 digits behind."
-        )
+        rule = f"is not https://HOST/PATH, with %20 for a space and {_HASH} and 64 digits behind."
+        raise UserError(rule, field=ascii(text)[1:-1])
     if parts.username or parts.password:
         raise UserError(f"{parts.hostname}: a password in an address would be logged.")
     if parts.hostname in _HUB_HOSTS or not path.endswith(ENDINGS):
-        raise UserError(
-            f"{text} does not end in {' or '.join(ENDINGS)}: other formats are pickles, which run "
-            "code. Of the hub give hf:OWNER/NAME."
-        )
+        rule = f"does not end in {' or '.join(ENDINGS)}: other formats are pickles, which run code."
+        raise UserError(rule, field=text, cure="Of the hub give hf:OWNER/NAME.")
     return Name(given, None, given, pin or None)
 
 
@@ -155,8 +149,7 @@ def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
 def _copied(folder: epath.Path) -> epath.Path:
     """The copy in the cache of a folder at gs:// with safetensors, which are mapped into memory.
 
-    Any other folder as it is. Where names, sizes and times of its files are as they were, they are
-    not copied again.
+    Any other folder as it is. The cache goes by names, sizes and times of files.
     """
     if not is_folder(folder):
         return folder

@@ -95,9 +95,8 @@ def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
         with filelock.FileLock(folder / ".lock"):
             kept = _fetched(url, file, sha256, name)
     except OSError as error:
-        raise UserError(
-            f"{name} cannot be kept in {folder}, or VIT_JAX_CACHE: {error.strerror or error}."
-        ) from error
+        rule = f"cannot be kept in {folder}, or VIT_JAX_CACHE: {error.strerror or error}."
+        raise UserError(rule, field=name) from error
     if sha256 is not None and kept.sha256 != sha256:
         raise UserError(f"{name} has the SHA-256 {kept.sha256}: another file is asked for.")
     return kept
@@ -174,11 +173,6 @@ def _download(
     """Fetches a file, all of it or not at all, and says what is known of it.
 
     None: it is still what `etag` names. The caller has locked the file.
-
-    Raises:
-      Refused: no access.
-      Unreachable: no answer in several attempts, one that is too slow, or not that of a file.
-      UserError: no such file, a damaged download, or a full disk.
     """
     for wait_secs in (*WAIT_SECS, None):
         try:
@@ -216,10 +210,9 @@ def _attempt(
             raise
         # A redirection to what is not an address will be the same the next time.
         kind = Unreachable if isinstance(error, ValueError) else _BrokenOff
-        raise kind(
-            f"no answer from the server, or not all of it ({type(error).__name__}: {shown(error)})."
-            " Look at the network, and start again: it goes on where it broke off."
-        ) from error
+        said = f"{type(error).__name__}: {shown(error)}"
+        rule = f"no answer from the server, or not all of it ({said})."
+        raise kind(rule, cure="Start again: it goes on where it broke off.") from error
     return part.finish(answer.headers)
 
 
@@ -233,7 +226,6 @@ def within(secs: float, call: Callable[[], T]) -> T:
 
 
 def _connections(url: str) -> urllib3.PoolManager:
-    """Connections to where `url` may redirect, by the proxy that the environment names."""
     start, connections = urllib3.util.parse_url(url), urllib3.PoolManager()
     proxy = getproxies().get(start.scheme or "")
     if proxy and not proxy_bypass(start.netloc or ""):
@@ -267,9 +259,7 @@ def _refused(answer: urllib3.BaseHTTPResponse) -> UserError:
     said = f"{answer.status} {shown(answer.reason or '')}".strip()
     if answer.status in (401, 403):
         return Refused(
-            f"the server answers {said}. Public files are fetched, and those at gs:// that this "
-            "machine's account may read (gcloud auth application-default login): else copy it to "
-            "this machine by the tools of that place, and give its path."
+            f"the server answers {said}. Log in for gs://, or copy it and give its path."
         )
     kind: type[UserError] = _BrokenOff if answer.status in _MAY_PASS else Unreachable
     if answer.status in (404, 410):
@@ -278,8 +268,6 @@ def _refused(answer: urllib3.BaseHTTPResponse) -> UserError:
 
 
 class _Part:
-    """The part of a file that has arrived."""
-
     def __init__(self, target: Path):
         self._target = target
         self._path = target.with_name(f".{target.name}.part")
@@ -379,12 +367,9 @@ def check_room(folder: Path, size_bytes: int, setting: str) -> None:
     folder = next(each for each in (folder, *folder.resolve().parents) if each.is_dir())
     free = shutil.disk_usage(folder).free
     if size_bytes > free:
-        raise UserError(
-            f"{format_bytes(size_bytes)} are to come, and {folder} has room for "
-            f"{format_bytes(free)}: give another by {setting}."
-        )
+        rule = f"has room for {format_bytes(free)} of {format_bytes(size_bytes)}:"
+        raise UserError(rule, field=str(folder), cure=f"give another by {setting}.")
 
 
 def _sendable(tag: object) -> str | None:
-    """An ETag, if it is one that a header can hold; else None."""
     return tag if isinstance(tag, str) and _ETAG.fullmatch(tag) else None

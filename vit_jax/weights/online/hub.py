@@ -39,21 +39,16 @@ def fetch(repository: str, revision: str | None, *, name: str) -> Path:
     except Exception as error:  # the types are those of huggingface_hub and its HTTP library
         slow = isinstance(error, multiprocessing.TimeoutError)
         said = "it is too slow" if slow else f"{type(error).__name__}: {shown(error)}"
-        raise UserError(
-            f"{name}: {hub.constants.ENDPOINT} does not give it, nor has "
-            f"{hub.constants.HF_HUB_CACHE} it ({said}). What is private needs HF_TOKEN."
-        ) from error
+        places = f"{hub.constants.ENDPOINT}, nor in {hub.constants.HF_HUB_CACHE}"
+        rule = f"is not to be had from {places} ({said}). What is private needs HF_TOKEN."
+        raise UserError(rule, field=name) from error
     return weights.parent
 
 
 def _parts(repo: "_Files") -> Path:
-    """The index of weights in several files, which are fetched."""
     index = repo.file(WEIGHTS + INDEX)
     if index is None:
-        raise UserError(
-            f"it has neither {WEIGHTS} nor its parts; other files are pickles, which run code "
-            "(docs/weights.md)."
-        )
+        raise UserError(f"it lacks {WEIGHTS} and its parts; other files are pickles.")
     where = read_json(index).get("weight_map")
     files = set(map(str, where.values())) if isinstance(where, dict) else set()
     for file in sorted(files):
@@ -64,8 +59,6 @@ def _parts(repo: "_Files") -> Path:
 
 
 class _Files(NamedTuple):
-    """Files of a repository at a commit."""
-
     hub: Any
     repository: str
     commit: str
@@ -90,11 +83,7 @@ class _Files(NamedTuple):
         return path
 
     def _size(self, name: str) -> int | None:
-        """Bytes that are to come; None if the hub does not say, 0 if it lacks the file.
-
-        Raises:
-          ValueError: an odd commit or ETag; huggingface_hub writes where they say.
-        """
+        """Bytes that are to come; None if the hub does not say, 0 if it lacks the file."""
         url = self.hub.hf_hub_url(self.repository, name, revision=self.commit)
         try:
             about = self.hub.get_hf_file_metadata(url, retry_on_errors=True)
@@ -102,9 +91,8 @@ class _Files(NamedTuple):
         except self.hub.errors.EntryNotFoundError as error:
             commit, etag, size = error.response.headers.get("x-repo-commit"), None, 0
         if commit not in (self.commit, None) or not _BLOB.fullmatch(etag or "none"):
-            raise ValueError(
-                f"{name} has the commit {shown(commit)}, ETag {shown(etag)}; is HF_ENDPOINT a hub?"
-            )
+            odd = f"the commit {shown(commit)}, ETag {shown(etag)}"
+            raise ValueError(f"{name} has {odd}; is HF_ENDPOINT a hub?")
         check_room(Path(self.hub.constants.HF_HUB_CACHE), size or 0, "HF_HOME")
         return size
 
@@ -131,7 +119,6 @@ def library(name: str) -> Any:
         import huggingface_hub.constants
         import huggingface_hub.errors
     except ImportError as error:
-        raise UserError(
-            f"{name} needs huggingface_hub: pip install 'vit-jax-pretraining[hub]'"
-        ) from error
+        rule = "needs huggingface_hub: pip install 'vit-jax-pretraining[hub]'"
+        raise UserError(rule, field=name) from error
     return huggingface_hub
