@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vit_jax.data import files
 from vit_jax.data.source import Example, Request, Source
 from vit_jax.data.sources.table import Digits
 
@@ -69,3 +70,14 @@ def few():
         return ListSource([Example(encode(x), (i % 10,)) for i, x in enumerate(squares)])
 
     return make
+
+
+@pytest.fixture
+def cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(files, "RETRY_SECS", (0, 0))

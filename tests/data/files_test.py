@@ -16,11 +16,6 @@ from vit_jax.data.source import Request
 from vit_jax.data.sources.image_folder import ImageFolder
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(files, "RETRY_SECS", (0, 0))
-
-
 @pytest.fixture
 def remote():
     folder = f"ram://{uuid.uuid4().hex}"

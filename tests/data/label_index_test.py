@@ -8,10 +8,7 @@ from vit_jax.data.source import Example, select_examples, single
 LISTS = [(3,), (), (1, 2), (2,), (9, 1)]
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.fixture

@@ -86,9 +86,3 @@ def test_fingerprints_tell_subsets_apart(hundred):
     sources = [streams.first_examples(hundred, 10), streams.first_examples(hundred, 11)]
     sources += [select_examples(hundred, np.arange(3)), select_examples(hundred, np.arange(1, 4))]
     assert len({source.fingerprint for source in (hundred, *sources)}) == 5
-
-
-def test_300_million_examples_take_no_memory():
-    part = streams.first_examples(Synthetic(303_000_000, 18_291, (8, 8)), 90_000_000)
-    chosen = part.select(np.array([0, 9_000_000, 89_999_999]))
-    assert len(set(chosen)) == 3 and chosen.max() < 303_000_000

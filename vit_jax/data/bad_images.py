@@ -38,9 +38,8 @@ def bad_images(
 ) -> Iterator[Fault]:
     """Finds the bad images among the examples at `indices` (int64 [n]): file and fault of each.
 
-    Every file is read and its image decoded as a whole, in `threads` threads (0: one a core), and
-    prepared as far as that may fail. A record that cannot be read, or whose labels are wrong, is
-    reported likewise.
+    Every file is read and its image decoded as a whole, in `threads` threads (0: one a core). A
+    record that cannot be read, or whose labels are wrong, is reported likewise.
     """
     done = 0
     while done < len(indices):

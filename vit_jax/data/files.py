@@ -1,9 +1,6 @@
-"""Files on local disks and behind URLs, gs:// above all; with retries.
+"""Files on local disks and behind URLs, gs:// above all; what may pass is tried again, ever slower.
 
 What TensorFlow does not open, such as s3://, is opened by fsspec, if its package for that is there.
-
-Networks and the file servers behind them fail now and then for a moment. What may pass is tried
-again, ever more slowly; what cannot, such as a missing file, is an error at once.
 """
 
 import concurrent.futures

@@ -1,9 +1,4 @@
-"""TensorFlow, quiet, kept off the accelerators, and imported when it is first used.
-
-    from vit_jax.data.host_tf import tf
-
-So a process that reads what preprocessing means, but makes no pixels, does without TensorFlow.
-"""
+"""TensorFlow, quiet, kept off the accelerators, and imported when `tf` from here is first used."""
 
 import contextlib
 import os

@@ -50,10 +50,8 @@ def check_fits_in_memory(source: Source, *, limit_bytes: int) -> None:
     mean_bytes = np.mean([_memory_bytes(example) for example in source.read(indices)])
     needed_bytes = round(float(mean_bytes) * source.num_examples)
     if needed_bytes > limit_bytes:
-        raise UserError(
-            f'input.cache="ram" takes about {needed_bytes:,} bytes of at most {limit_bytes:,}: '
-            "raise input.cache_bytes, or set input.cache=none."
-        )
+        rule = f"takes about {needed_bytes:,} bytes of input.cache_bytes={limit_bytes:,}."
+        raise UserError(rule, field="input.cache", value="ram")
 
 
 def _memory_bytes(example: Example) -> int:

@@ -59,10 +59,8 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
     classes, examples = labels.labels, labels.examples()
     outside = np.flatnonzero((classes < 0) | (classes >= num_classes))
     if len(outside):
-        raise UserError(
-            f"{describe(int(examples[outside[0]]))}: label {classes[outside[0]]} is outside [0, "
-            f"{num_classes})."
-        )
+        rule = f"has the label {classes[outside[0]]}, outside [0, {num_classes})."
+        raise UserError(rule, field=describe(int(examples[outside[0]])))
     order = np.argsort(classes, kind="stable")
     classes, examples = classes[order], examples[order]
     twice = np.zeros(len(classes), bool)
@@ -122,8 +120,7 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
     if stored is not None:
         return stored
     if isinstance(source, SelectedSource):
-        selected = source.select(np.arange(source.num_examples))
-        return find(source.source, progress).take(selected)
+        return find(source.source, progress).take(source.select(np.arange(source.num_examples)))
     if isinstance(source, JoinedSource):
         return join_labels([find(part, progress) for part in source.parts])
     # Records that were written anew with other labels have the fingerprint of the old ones.
@@ -162,12 +159,7 @@ def write(path: Path, labels: Labels) -> None:
 
 
 def read(path: str | Path, *, num_examples: int | None = None) -> Labels:
-    """Reads a file of labels, of so many examples.
-
-    Raises:
-      FileNotFoundError: there is none.
-      UserError: it is damaged, or of another number of examples.
-    """
+    """Reads a file of labels, of so many examples. FileNotFoundError if there is none."""
     try:
         with np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path) as arrays:
             labels = Labels(arrays["offsets"], arrays["labels"])

@@ -29,11 +29,7 @@ def decode(
 ) -> bytes:
     """The values of a map in a batch: uint16 [H, W] as bytes, of the image's size.
 
-    orientation: the image's, EXIF: 1..8.
-
-    Raises:
-      BadMap: it cannot be decoded, or is not one of this image.
-      UserError: numbers of other classes than the data's.
+    orientation: the image's, EXIF: 1..8. BadMap if it cannot be decoded, or is not of this image.
     """
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF")) as opened:

@@ -34,12 +34,10 @@ class MixtureSource(JoinedSource):
 
 
 def mixed(sizes: np.ndarray, quota_by_name: Mapping[str, int], *, seed: int) -> Stream:
-    """Blocks in which each component of a mixture has its quota of positions.
+    """Blocks in which each component of a mixture has its quota of positions, in a seeded order.
 
-    `sizes`: examples of each component, int64 [n], by the order of names.
-
-    Proportions are exact over every block. Which positions a component has is a seeded order of the
-    block; each component has epochs and orders of its own.
+    `sizes`: examples of each component, int64 [n], by the order of names. Each component has epochs
+    and orders of its own.
     """
     of_block = np.array([quota_by_name[name] for name in sorted(quota_by_name)], np.int64)
     ends = np.cumsum(of_block)
@@ -76,8 +74,6 @@ def quotas(weights: Mapping[str, float]) -> dict[str, int]:
             result[name] += 1
     for name, quota in result.items():
         if not quota:
-            raise UserError(
-                f"input.mixture.{name}.weight={weights[name]:g} of {total:g} is less than "
-                f"one in {_BLOCK:,}: raise it, or leave {name} out."
-            )
+            rule = f"is less than one in {_BLOCK:,} of {total:g}: raise it, or leave {name} out."
+            raise UserError(rule, field=f"input.mixture.{name}.weight", value=weights[name])
     return result

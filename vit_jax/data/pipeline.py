@@ -1,12 +1,9 @@
 """Batches of pixels: from a source, through tf.data, to dictionaries of numpy arrays.
 
-Training: example k of step s (from 0) is position `s * batch_size + k` of a stream
-(streams.py), and its random numbers come from (seed, round, example index), a round being an
-epoch or one of its copies: a batch is a function of (seed, step), whatever the number of hosts and
-threads. Evaluation: every example once, in order.
-
-A host makes its own slots of each global batch only, in threads of tf.data, while the accelerator
-computes.
+Training: example k of step s (from 0) is position `s * batch_size + k` of a stream (streams.py),
+and its random numbers come from (seed, round, example index): a batch is a function of (seed,
+step), whatever the number of hosts and threads. Evaluation: every example once, in order. A host
+makes its own slots of each global batch only.
 """
 
 from __future__ import annotations
@@ -55,9 +52,8 @@ def train_batches(
     """The host's part of the batches of steps `start_step`, `start_step + 1`, ... without end.
 
     `batch_size` is global; this host makes the slots `rows`, int64 [b] in rising order, of every
-    batch; None: all of them. `threads` 0 means one a core. `stream` maps positions to
-    examples; None: all of them, shuffled, epoch by epoch. `views`: ops of further views of each
-    image, by their names in a batch. See `Batches` for the rest.
+    batch; None: all. `threads` 0 means one a core. `stream` maps positions to examples; None: all,
+    shuffled. `views`: ops of further views of each image, by their names in a batch.
     """
     rows = np.arange(batch_size) if rows is None else rows
     stream = stream or shuffled(source.num_examples, seed=seed)
@@ -103,7 +99,6 @@ def eval_batches(
 
 
 def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Dataset:
-    """Encoded examples, one by one, in the order of their slots."""
     source = reader.source
     signature = Elements(
         data=tf.TensorSpec([None], tf.string),
@@ -147,9 +142,8 @@ def _slots(
     """Slots of a batch, one by one: the arrays of `Batches`, without the leading axis.
 
     If `is_skipping`, a bad image becomes a slot of weight 0. A dataset for each example keeps an
-    error from taking its slot away with it. That costs about 0.15 ms of CPU time an example, so it
-    is done from the first bad image on, not before. A bad image is done twice: the second time
-    distinguishes it from one that memory ran out for.
+    error from taking its slot away with it, which costs 0.15 ms of CPU time: it is done from the
+    first bad image on. A second attempt distinguishes it from one that memory ran out for.
     """
     good, bad = map(_without_autograph, (decoder.good, decoder.bad))
     if not is_skipping:
@@ -202,10 +196,9 @@ class _Decoder:
             for arrays in zip(*tf.nest.flatten(elements), strict=True):
                 e = tf.nest.pack_sequence_as(elements, arrays)
                 if fault := self._fault(e):
-                    return UserError(
-                        f"{self.reader.source.describe(int(e.example))} is a bad image: {fault}. "
-                        'Replace it, or set input.on_bad_image="skip" to give such images weight 0.'
-                    )
+                    where = self.reader.source.describe(int(e.example))
+                    cure = 'input.on_bad_image="skip" gives such images weight 0.'
+                    return UserError(f"is a bad image: {fault}.", field=where, cure=cure)
         return None
 
     def _pixels(self, e: Elements) -> dict[str, tf.Tensor]:
@@ -244,10 +237,8 @@ class _Decoder:
         try:
             fault = self._fault(e)
             if fault is None:
-                raise MemoryError(
-                    f"{reader.source.describe(index)} failed once, but is a good image: use fewer "
-                    "input.threads."
-                )
+                where = reader.source.describe(index)
+                raise MemoryError(f"{where} failed once, but is a good image: fewer input.threads.")
             reader.faults.setdefault(index, fault)  # the image comes again in each epoch
         except Exception as error:
             reader.failure = reader.failure or error
@@ -346,7 +337,6 @@ class Batches:
         return {name: np.concatenate([batch[name], padding[name]]) for name in batch}
 
     def _start(self, first: int) -> None:
-        """Makes the batches from slot `first` on."""
         elements = _elements(self._reader, first, self._stop, self._threads)
         slots = _slots(self._decoder, elements, self._is_skipping, self._threads)
         options = tf.data.Options()

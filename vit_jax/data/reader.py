@@ -131,8 +131,7 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """(marker, start, length) of the content of each segment before the pixels, in bytes.
 
-    ITU T.81, section B.1; bytes between two are passed over, as libjpeg does. struct.error where
-    the file ends inside one.
+    ITU T.81, section B.1; bytes between two are passed over, as libjpeg does.
     """
     position = 2
     while found := _JPEG_MARKER.search(data, position):
@@ -254,11 +253,7 @@ class Reader:
             raise
 
     def examples_at_once(self, slot: int) -> int:
-        """Number of examples to read in one call: fewer of large files, which lie in memory.
-
-        It divides READ_EXAMPLES. The example of `slot` is read to tell; what is wrong with that
-        one is said in its turn.
-        """
+        """Number of examples to read in one call, of READ_EXAMPLES a divisor; few large ones."""
         try:
             (example,) = self.source.read(self._choose(np.arange(slot, slot + 1))[0])
         except Exception:
@@ -307,7 +302,6 @@ class Reader:
         )
 
     def _encoded(self, index: int, example: Example) -> Encoded | str:
-        """The example's image, with its maps; a reason why it is a bad image."""
         image = encoded(example, self.max_image_pixels, self.source.pixels)
         if not self.source.maps or isinstance(image, str):
             return image
@@ -344,26 +338,22 @@ class Reader:
         return image if isinstance(image, str) else None
 
     def _labels(self, index: int, example: Example) -> list[int]:
-        """The example's labels, checked and padded to K."""
         labels, source = example.labels, self.source
         outside = [label for label in labels if not 0 <= label < source.num_classes]
         if outside or len(labels) > source.max_labels:
             fault = f"{len(labels)} labels, and at most {source.max_labels} an example"
             if outside:
-                fault = f"label {outside[0]} is outside [0, {source.num_classes}), the classes"
-            raise UserError(
-                f"{source.describe(index)}: {fault} of {source.name} (input.num_classes)."
-            )
+                fault = f"the label {outside[0]}, outside [0, {source.num_classes}), the classes"
+            rule = f"has {fault} of {source.name} (input.num_classes)."
+            raise UserError(rule, field=source.describe(index))
         return [*labels, *[NO_LABEL] * (source.max_labels - len(labels))]
 
     def _weights(self, index: int, example: Example) -> list[float]:
-        """The label weights, checked, padded to K; 1 for each label if the example has none."""
         labels, weights, source = example.labels, example.weights, self.source
         # NaN is not in [0, 1] either.
         if len(weights) not in (0, len(labels)) or not all(0 <= w <= 1 for w in weights):
-            raise UserError(
-                f"{source.describe(index)}: weights {list(weights)} of {len(labels)} labels are "
-                "not one in [0, 1] for each; input.label_weights=false ignores them."
-            )
+            rule = f"has weights {list(weights)} of {len(labels)} labels, not one in [0, 1] each."
+            cure = "input.label_weights=false ignores them."
+            raise UserError(rule, field=source.describe(index), cure=cure)
         weights = weights or (1.0,) * len(labels)
         return [*weights, *[0.0] * (source.max_labels - len(labels))]

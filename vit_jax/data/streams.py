@@ -1,7 +1,6 @@
 """Streams of training examples, slots of batches, and subsets, as functions without memory.
 
-Any position costs the same, so training starts as fast at step 1,000,000 as at step 0, and no host
-needs to know what another one reads.
+Any position costs the same, and no host needs to know what another one reads.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ def _sorted(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarr
 def _walked(places: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Permutes by a Feistel network, which takes no memory for the other places.
 
-    It is a permutation of all numbers of some bits, whatever its round function; a number that
-    comes out too large goes in again (cycle walking: Black and Rogaway, Ciphers with Arbitrary
-    Finite Domains, 2002).
+    A number that comes out too large goes in again (cycle walking: Black and Rogaway, 2002).
     """
     bits = np.frexp(sizes - 1.0)[1].astype(np.uint64)
     result = _feistel(places.astype(np.uint64), keys, bits)
@@ -102,7 +99,6 @@ Choose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def shuffled(num_examples: int, *, seed: int, repeats: int = 1) -> Stream:
     """Streams every example once an epoch, in a new order each epoch; or `repeats` copies of some.
 
-    Position p is in epoch p // n; a seeded permutation of the n examples gives the example.
     With repeats, an epoch of n positions has the first n / `repeats` examples of its order, each as
     often: repeated augmentation (Hoffer et al., arXiv 1901.09335) as DeiT counts its epochs. All
     copies are within 2 `repeats` positions (3 at the end of an epoch).
@@ -171,10 +167,7 @@ _SUBSET_KEY = np.uint64(0x5B5E7)
 
 
 def subset_size(num_examples: int, *, fraction: float | None, examples: int | None) -> int | None:
-    """The number of `num_examples` that a subset has; None if no subset is requested.
-
-    UserError that names the field if that is 0 or more than `num_examples`.
-    """
+    """The number of `num_examples` that a subset has; None if no subset is requested."""
     if fraction is not None:
         field, number = f"input.subset_fraction={fraction}", round(fraction * num_examples)
     elif examples is not None:
@@ -182,9 +175,8 @@ def subset_size(num_examples: int, *, fraction: float | None, examples: int | No
     else:
         return None
     if not 1 <= number <= num_examples:
-        raise UserError(
-            f"{field} means {number:,} examples, not 1 to the {num_examples:,} of input.split."
-        )
+        rule = f"means {number:,} examples, not 1 to the {num_examples:,} of input.split."
+        raise UserError(rule, field=field)
     return number
 
 

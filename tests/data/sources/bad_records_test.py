@@ -15,9 +15,7 @@ pytestmark = pytest.mark.usefixtures("bounded")
 FILE = "pets-train.{}-00000-of-00003"
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 def framed(data, *, length=None):

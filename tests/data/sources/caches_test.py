@@ -69,11 +69,6 @@ CONTENT = {"x-00": b"one" * 1000, "x-01": b"two" * 500, "x-02": b""}
 TOTAL_BYTES = 4500
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(files, "RETRY_SECS", (0, 0))
-
-
 @pytest.fixture
 def originals(tmp_path):
     (tmp_path / "far").mkdir()

@@ -131,11 +131,11 @@ def test_images_whose_classes_stand_in_a_table_are_refused(tmp_path, layout):
 def test_folders_around_the_data_set_are_named(tmp_path):
     fill(tmp_path / "zip/train/cat", ["0.png"])
     fill(tmp_path / "__MACOSX/zip/train/cat", ["._0.png"])
-    with refused(tmp_path):
+    with refused("'train'", "zip"):
         create(tmp_path)
     fill(tmp_path / "mixed/cat", ["0.png"])
     fill(tmp_path / "mixed/dog/beagle", ["0.png"])
-    with refused(tmp_path / "mixed/cat", tmp_path / "mixed/dog"):
+    with refused("'train'", "cat, dog"):
         create(tmp_path / "mixed")
     fill(tmp_path / "deep/train/cat/images", ["0.png"])
     with refused(tmp_path / "deep/train/cat"):

@@ -29,9 +29,7 @@ OBJECTS = {
 CARS = {"Car": 0, "Truck": 2, "Pedestrian": 3}
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 def write(folder, name, features, examples):

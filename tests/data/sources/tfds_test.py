@@ -21,9 +21,7 @@ CIFAR10 = Path(__file__).parents[4] / "shared/data/cifar10"
 SHARDS = (5, 0, 7)
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 def record(number, labels, key="label"):

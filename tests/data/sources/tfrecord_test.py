@@ -9,10 +9,7 @@ from vit_jax.data.sources.records import TFRecords, masked_crc32c, record_offset
 RECORDS = [b"first", b"", b"x" * 1000, b"trailing zeros\0\0"]
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.fixture

@@ -213,7 +213,6 @@ def _names(root: str) -> str:
 
 
 def _stamps(folders: Iterable[str]) -> dict[str, list[int]]:
-    """The inode and the times of each folder; OSError if one cannot be listed."""
     stamps = {}
     for folder in folders:
         os.scandir(folder).close()  # NFS keeps what it knows of a folder until that is opened
@@ -227,7 +226,6 @@ def _shapes(listing: Listing) -> list[str]:
 
 
 def _sizes_hold(listing: Listing) -> bool:
-    """Returns whether a sample of the files has the listed sizes; OSError if one is not there."""
     for index in np.linspace(0, len(listing.places) - 1, _SAMPLE).astype(int):
         path, _, size_bytes = listing.image(index)
         if os.stat(path).st_size != size_bytes:

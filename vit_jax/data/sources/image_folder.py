@@ -16,7 +16,7 @@ import numpy as np
 from vit_jax.core import arrays
 from vit_jax.core.arrays import Pixels
 from vit_jax.core.class_names import normal, normal_names
-from vit_jax.core.errors import UnknownSplit, UserError, reading
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import (
     EXTENSIONS,
     IN_HIDDEN,
@@ -192,10 +192,8 @@ class _Lister(PassedOver):
             elif not is_file:
                 others.add(NO_FILE, files.join(folder, name))
             elif kind in UNKNOWN_EXTENSIONS:
-                raise UserError(
-                    f"{files.join(folder, name)}: {kind} images are not read. Convert them to one "
-                    f"of {FORMATS}, or move them away."
-                )
+                cure = f"Convert it to one of {FORMATS}, or move it away."
+                raise UserError(f"is not read: {kind}.", field=files.join(folder, name), cure=cure)
             elif kind in READ:
                 order = digest(normal(f"{in_class}/{name}"))
                 images.append(Image(order, folder.rstrip("/"), in_class, name, size_bytes))
@@ -232,7 +230,6 @@ class _Lister(PassedOver):
 
 
 def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> Listing:
-    """The images of the whole split, and the names of all classes."""
     wanted = base_name(split, where=where)
     folders = {name: files.join(root, name) for name in lister.subfolders(root)}
     _check_names(root, folders)
@@ -267,12 +264,9 @@ def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> List
         by_split = {wanted: _images(folders[wanted], lister)}
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
-            raise UserError(
-                f"{folders[wanted]} has the class {unknown[0]!r}, which {train_folder}, by whose "
-                "classes labels are numbered, has not."
-            )
-    else:
-        _check_layout(root, folders, has_images, wanted, where)
+            rule = f"has the class {unknown[0]!r}, unlike {train_folder}, which numbers the labels."
+            raise UserError(rule, field=folders[wanted])
+    else:  # which `resolve` refuses
         by_split = {folder_name: [] for folder_name in folders}
     sizes = {key: len(images) for key, images in by_split.items()}
     resolve(split, sizes, where=where)
@@ -307,7 +301,6 @@ def _images_in_any_folders(root: str, split: str, where: str, lister: _Lister) -
 def _by_name_or_hash(
     images: Sequence[Image], field: str, root: str
 ) -> tuple[dict[str, list[Image]], str]:
-    """All images, and those of each split; and what makes the splits."""
     by_path = splits_in_names([image.path for image in images], field=field, value=root)
     held_out = frozenset() if by_path else _held_out(images)
     by_split: dict[str, list[Image]] = {} if by_path else {"train": [], "val": []}
@@ -331,7 +324,6 @@ def _held_out(images: Sequence[Image]) -> frozenset[str]:
 
 
 def _images(folder: str, lister: _Lister) -> list[Image]:
-    """The images of `<class>/*` in the order of their hash."""
     images: list[Image] = []
     class_names = lister.subfolders(folder)
     _check_names(folder, class_names)
@@ -342,10 +334,8 @@ def _images(folder: str, lister: _Lister) -> list[Image]:
         if not class_images:
             deeper = next(lister.images_below(class_folder), "")
             only = f", only deeper: {deeper}" if deeper else ""
-            raise UserError(
-                f"{class_folder} has no images ({FORMATS}) directly in it{only}. Put some there, "
-                "or move the folder away: every folder there is a class."
-            )
+            rule = f"has no images ({FORMATS}) directly in it{only}: every folder there is a class."
+            raise UserError(rule, field=class_folder)
         images.extend(class_images)
     if not images:
         if lister.images(folder, ""):
@@ -355,10 +345,7 @@ def _images(folder: str, lister: _Lister) -> list[Image]:
 
 
 def _check_classes(root: str, folder: str, names: Sequence[str], lister: _Lister) -> None:
-    """UserError where the names, in `folder`, are of folders that hold the images of all classes.
-
-    root: the data set's folder, or the same one; what lies above it is not the data's.
-    """
+    """Refuses folders in `folder` that hold the images of all classes; `root`: the data set's."""
     are_no_classes = are_not_classes(names)
     if len(names) > 1 and not are_no_classes:
         return
@@ -372,11 +359,8 @@ def _check_classes(root: str, folder: str, names: Sequence[str], lister: _Lister
     if not with_images:
         return
     if tables:
-        raise NoClassFolders(
-            f"{with_images[0]} holds images of all classes, it seems, which the table {tables[0]} "
-            f'tells. Set input.source="image_table" and input.data_dir={tables[0]}, or make '
-            f"folders, {_LAYOUTS}."
-        )
+        cure = f'If {tables[0]} says them: input.source="image_table" with it as input.data_dir.'
+        raise _no_classes(with_images[0], cure)
     if are_no_classes:
         raise _no_classes(with_images[0])
 
@@ -387,29 +371,12 @@ def are_not_classes(names: Iterable[str]) -> bool:
     return all(each and _NON_CLASS_WORDS.issuperset(each) for each in words)
 
 
-def _check_layout(
-    root: str, folders: dict[str, str], has_images: dict[str, bool], wanted: str, where: str
-) -> None:
-    """UserError for folders that are neither those of splits nor of classes, or of a data set."""
-    names = [name for name in folders if name.lower() not in _SPLITS]
-    if len(folders) == 1 and names:
-        raise UnknownSplit(
-            f"{where}.split: {root} has no split {wanted!r}, but one folder, {names[0]!r}, with "
-            f"folders in it. If that is the data set, set {where}.data_dir={folders[names[0]]}."
-        )
-    direct = [name for name in names if has_images[name]]
-    nested = [name for name in names if not has_images[name]]
-    if direct and nested:
-        raise UserError(
-            f"{folders[direct[0]]} holds images, as a class does, and {folders[nested[0]]} folders "
-            "of images, as a split does. All must be <class>/*, or all <split>/<class>/*."
-        )
-
-
-def _no_classes(folder: str) -> NoClassFolders:
+def _no_classes(folder: str, cure: str = "") -> NoClassFolders:
+    cure = cure or "Where no class is read, as by method.kind=mae, one folder for all will do."
     return NoClassFolders(
-        f"The images of {folder} are directly in it, not in {folder}/<class>/image.jpg. Where no "
-        "class is read, as by method.kind=mae, one folder for all will do."
+        f"has all images directly in it, not in {folder}/<class>/image.jpg.",
+        field=folder,
+        cure=cure,
     )
 
 

@@ -63,17 +63,12 @@ class ImageTable(Source):
         split, where, options = r.split, r.where, r.table
         wanted = base_name(split, where=where)
         tables = find_tables(r.data_dir, where=where)
-        if WHOLE not in tables and wanted not in tables:
-            raise UnknownSplit(
-                f"{where}.split={split!r}: {r.data_dir} has no table {wanted!r}. "
-                f"{nearest(wanted, tables)}"
-            )
+        if WHOLE not in tables:
+            resolve(wanted, dict.fromkeys(tables, 1), where=where)
         columns = Columns(
             Column("input.image_column", options.image_column),
             Column("input.label", r.label, needed=r.labelled),
-            Column(
-                "input.split_column", options.split_column, needed=options.split_column is not None
-            ),
+            Column("input.split_column", options.split_column, needed=bool(options.split_column)),
             Column("input.label_separator", options.label_separator),
         )
         # The table of the training split numbers the labels.
@@ -82,10 +77,8 @@ class ImageTable(Source):
         self.location = ", ".join(rows.paths)
         splits = rows.split_texts if rows.split_column else ["train", "val", ALL]
         if wanted not in splits:
-            raise UnknownSplit(
-                f"{where}.split={split!r}: {rows.split_column!r} of {self.location} has no "
-                f"{wanted!r}. {nearest(wanted, splits)}"
-            )
+            rule = f"is not in {rows.split_column!r} of {self.location}. {nearest(wanted, splits)}"
+            raise UnknownSplit(rule, field=f"{where}.split", value=repr(split))
         in_split = rows.in_split(wanted)
         self.part = resolve(
             split, {name: int(rows.in_split(name).sum()) for name in splits}, where=where
@@ -139,7 +132,6 @@ class ImageTable(Source):
         return np.fromiter(map(_size, paths), np.int64, len(self._found))
 
     def _fingerprint(self, prefixes: Sequence[str]) -> str:
-        """The SHA-256 of the classes, and of each image's path, labels and size."""
         result = hashlib.sha256("\n".join(self.class_names or ()).encode())
         for paths in _paths(prefixes, self._places, self._names):
             result.update("\n".join(paths).encode())
@@ -241,8 +233,8 @@ class _Rows(NamedTuple):
         same = first_of_same(folders, prefixes)
         places = same[np.concatenate([part.places for part in parts])]
         names = pa.concat_arrays([part.names for part in parts])
-        encoded = pa.concat_arrays([table.labels for table in read]).dictionary_encode()
-        counts = np.concatenate([table.counts for table in read])
+        lists = pa.concat_arrays([table.labels for table in read])
+        encoded = lists.values.dictionary_encode()
         if read[0].splits is None or WHOLE not in chosen:
             sizes = [len(table.lines) for table in read]
             splits = np.repeat(np.arange(len(read), dtype=np.int32), sizes)
@@ -252,7 +244,6 @@ class _Rows(NamedTuple):
             texts = of_rows.dictionary_encode()
             splits = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
             split_texts = texts.dictionary.to_pylist()
-        labels = encoded.indices.to_numpy(zero_copy_only=False)
         rows = cls(
             paths=[table.path for table in read],
             notes=tuple(table.note for table in read),
@@ -262,7 +253,7 @@ class _Rows(NamedTuple):
             names=names,
             found=np.concatenate([part.found for part in parts]),
             orders=_orders(prefixes, places, names),
-            labels=Labels(row_offsets(counts), labels.astype(np.int32)),
+            labels=Labels(lists.offsets.to_numpy(), encoded.indices.to_numpy()),
             texts=encoded.dictionary.to_pylist(),
             several=any(table.several for table in read),
             splits=splits,
@@ -340,7 +331,6 @@ class _Rows(NamedTuple):
         return ()
 
     def _refuse(self, rows: np.ndarray, rule: str, cure: str = "") -> None:
-        """UserError for some rows, of which the first are listed; none are fine."""
         if len(rows):
             raise UserError(rule, field=f"{self._listed(rows)}:", cure=cure)
 
@@ -349,7 +339,10 @@ class _Rows(NamedTuple):
         rank = np.lexsort((self.splits < 0, self.orders))  # of one file, rows with a split first
         same = np.flatnonzero(np.diff(self.orders[rank]) == 0)
         for one, other in zip(rank[same].tolist(), rank[same + 1].tolist(), strict=True):
-            label, other_label = (self._label_texts(row) for row in (one, other))
+            label, other_label = (
+                "|".join(sorted({self.texts[i] for i in self.labels.slice(row, row + 1).labels}))
+                for row in (one, other)
+            )
             conflict = f"has the label {label!r}, and then {other_label!r}" * (label != other_label)
             if self.splits[one] != self.splits[other] and -1 not in self.splits[[one, other]]:
                 names = (self.split_texts[self.splits[row]] for row in (one, other))
@@ -361,9 +354,6 @@ class _Rows(NamedTuple):
         note = (f"rows that repeat another and count once: {len(same):,}",) * bool(len(same))
         columns = {name: getattr(self, name).take(rank) for name in _ROW_COLUMNS}
         return self._replace(notes=self.notes + note, **columns)
-
-    def _label_texts(self, row: int) -> str:
-        return "|".join(sorted({self.texts[i] for i in self.labels.slice(row, row + 1).labels}))
 
     def _file(self, row: int) -> str:
         return files.join(self.folders[self.places[row]], self.names[row].as_py())

@@ -115,7 +115,6 @@ def find_root(data_dir: str | None, *, where: str) -> str:
 
 
 def _kinds(folder: str) -> dict[str, str]:
-    """The folders in this one by what they hold."""
     known = {word: kind for kind, words in FOLDERS.items() for word in words}
     return {
         known[name.lower()]: files.join(folder, name)
@@ -135,9 +134,8 @@ def _in_folders(root: str, wanted: str, field: str) -> dict[str, _Examples]:
         by_split = {split: _kinds(files.join(root, split)) for split in splits}
         by_split = {split: kinds for split, kinds in by_split.items() if IMAGE in kinds}
     if not any(len(kinds) > 1 for kinds in by_split.values()):
-        raise UserError(
-            f"has no masks beside images: it should hold {_LAYOUT}.", field=field, value=root
-        )
+        rule = f"has no masks beside images: it should hold {_LAYOUT}."
+        raise UserError(rule, field=field, value=root)
     result: dict[str, _Examples] = {split: {} for split in by_split}
     for split in {wanted, ALL} & set(by_split):
         for kind, folder in by_split[split].items():
@@ -150,7 +148,6 @@ def _in_folders(root: str, wanted: str, field: str) -> dict[str, _Examples]:
 
 
 def _add(examples: _Examples, kind: str, file: _File) -> None:
-    """Adds a file of an image. UserError for a map of another format, or for a second one."""
     kind_of_file = extension(file.path)
     if kind_of_file not in _READ[kind]:
         if kind == IMAGE:
@@ -166,9 +163,11 @@ def _add(examples: _Examples, kind: str, file: _File) -> None:
 def _in_table(path: str) -> dict[str, _Examples]:
     with reading(path), open(path, newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
-    kinds = [kind for kind in FOLDERS if rows and kind in rows[0]]
-    if IMAGE not in kinds or len(kinds) < 2:
-        raise UserError(f"{path} has no columns image and mask, or image and depth.")
+        kinds = [kind for kind in FOLDERS if rows and kind in rows[0]]
+        if IMAGE not in kinds or len(kinds) < 2:
+            raise ValueError("no columns image and mask, or image and depth")
+        if "split" in rows[0] and "" in (splits := [row["split"] or "" for row in rows]):
+            raise ValueError(f"row {splits.index('') + 1} names no split")
     base = os.path.dirname(path)
     result: dict[str, _Examples] = {}
     for number, row in enumerate(rows):
@@ -176,8 +175,6 @@ def _in_table(path: str) -> dict[str, _Examples]:
         sizes = files.sizes(list(paths.values()))
         if None in sizes:
             raise UserError(f"{path}: {list(paths.values())[sizes.index(None)]} is not there.")
-        if not row.get("split", ALL):
-            raise UserError(f"{path}: row {number + 1} names no split.")
         of_split = result.setdefault(row.get("split", ALL), {})
         of_split[f"{row[IMAGE]} {number}"] = {
             kind: _File(file, size) for (kind, file), size in zip(paths.items(), sizes, strict=True)
@@ -201,17 +198,12 @@ def _with_val(examples: _Examples) -> dict[str, _Examples]:
 def _check_complete(
     examples: Mapping[str, Mapping[str, _File]], kinds: list[str], root: str, field: str
 ) -> None:
-    """UserError for images without a map, and the reverse."""
     for kind in kinds if kinds != [IMAGE] else [MASK]:
         lacking = [each for each in examples.values() if kind not in each]
         if lacking:
             first = next(iter(lacking[0].values())).path
-            raise UserError(
-                f"has no {kind} for {first}, one of {len(lacking)} of {len(examples)}: add them, "
-                "or move those away.",
-                field=field,
-                value=root,
-            )
+            rule = f"has no {kind} for {first}, one of {len(lacking)} of {len(examples)}."
+            raise UserError(rule, field=field, value=root)
 
 
 def _class_names(folder: str) -> tuple[str, ...] | None:

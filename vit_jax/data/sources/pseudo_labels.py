@@ -67,9 +67,7 @@ class PseudoLabels(NamedTuple):
 class PseudoLabelled(DerivedSource):
     """The chosen images of `source`, each as often as it has copies, with their pseudo-labels.
 
-    Weights of an image's labels are their probabilities, divided by the sum of those that are kept:
-    it weighs as much as an image with one label. Copies are examples of their own, each augmented
-    by other random numbers.
+    Weights of an image's labels are their probabilities, divided by the sum of those that are kept.
     """
 
     def __init__(self, source: Source, labels: PseudoLabels):
@@ -123,16 +121,13 @@ def open_pseudo_labelled(
     if num_classes not in (None, about.num_classes):
         rule = f"is of {about.num_classes:,} classes, not of input.num_classes={num_classes}."
     elif about.fingerprint != source.fingerprint:
-        rule = (
-            f"was written for {about.num_examples:,} images of "
-            f"{about.written_by.get('data', 'other data')}; the {source.num_examples:,} images of "
-            f"{where} are not the same, or not in the same order."
-        )
+        theirs = f"{about.num_examples:,} images of {about.written_by.get('data', 'other data')}"
+        rule = f"is of {theirs}; the {source.num_examples:,} of {where} are others, or their order."
     elif labels.classes.shape[1] > 1 and not label_weights:
         rule = (
-            f"says how likely each of an image's {labels.classes.shape[1]} classes is, which "
-            "input.label_weights=false would leave out: set it to true, or write one by --top_k=1."
+            f"has weights of an image's {labels.classes.shape[1]} classes: --top_k=1 has one, or "
         )
+        rule += "set input.label_weights=true."
     if rule:
         cure = f"Correct the field, or write the file again: {HOW_TO_WRITE}"
         raise UserError(rule, field=f"{where}.pseudo_labels", value=path, cure=cure)
@@ -167,7 +162,6 @@ def write(path: Path, labels: PseudoLabels) -> None:
 
 
 def _about(arrays: Any) -> dict[str, Any]:
-    """The fields of About of an open file. ValueError if it is not one of pseudo-labels."""
     about = parse_json(str(arrays["about"]).encode())
     if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
         raise ValueError(f"its format is not {FORMAT!r}")
@@ -175,7 +169,6 @@ def _about(arrays: Any) -> dict[str, Any]:
 
 
 def _parsed(content: bytes) -> PseudoLabels:
-    """ValueError and the like if it is not what `write` has written."""
     with np.load(io.BytesIO(content)) as arrays:  # zip checks the CRC of what is read
         fields = _about(arrays)
         names = fields.pop("class_names")

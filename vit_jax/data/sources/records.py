@@ -83,7 +83,6 @@ class ArrayRecords:
 
 
 def _check_local(paths: Sequence[str | Path]) -> None:
-    """UserError for a file that is not on a disk."""
     for path in filter(files.is_remote, paths):
         raise UserError("is read from a local copy: set input.cache=FOLDER.", field=str(path))
 
@@ -130,11 +129,7 @@ class TFRecords:
 
 
 def record_offsets(file: Path) -> np.ndarray:
-    """The start of each record, then the file's size: int64 [n + 1], bytes.
-
-    Walks from header to header. UserError if the file is truncated, or a length is corrupt or
-    longer than the file.
-    """
+    """The start of each record, from header to header, then the file's size: int64 [n + 1]."""
     offsets = [0]
     with file.open("rb", buffering=0) as handle:
         size_bytes = os.fstat(handle.fileno()).st_size
@@ -167,10 +162,7 @@ def load_offsets(paths: Sequence[Path]) -> list[np.ndarray] | None:
     """The offsets of each file, int64 [n + 1]; None if they are not known for these very files."""
     for folder in _cache_folders(paths):
         # Every fault of a cache has the same result; zip checks the CRC of its content.
-        with (
-            contextlib.suppress(*files.NPZ_FAULTS),
-            np.load(folder / _cache_name(paths)) as cache,
-        ):
+        with contextlib.suppress(*files.NPZ_FAULTS), np.load(folder / _cache_name(paths)) as cache:
             if np.array_equal(cache["stamps"], _stamps(paths)):
                 return np.split(cache["offsets"], cache["ends"][:-1])
     return None

@@ -49,10 +49,7 @@ def splits_in_names(paths: Sequence[str], *, field: str, value: object) -> dict[
     """The split that the name of each file says, such as cat/train_1.png; {} where they say none.
 
     They do where some say `train` and others a split that is held out: a single `test.png` may be
-    anything.
-
-    Raises:
-      UserError: others of these names say none, or several.
+    anything. UserError if others of these names say none, or several.
     """
     names = map(posixpath.basename, paths)
     words = [{_SPLIT_OF[word.lower()] for word in _WORDS_OF_SPLITS.findall(x)} for x in names]
@@ -74,20 +71,15 @@ def only_split(
 ) -> tuple[np.ndarray, str]:
     """The split that each path says, int64 [n], by its number in KEYWORDS; and a list of them.
 
-    Args:
-      said: the splits of which each path has a word, bool [n, splits].
-      path: the path of this number.
-
-    Raises:
-      UserError: a path says none, or several.
+    `said`: the splits of which each path has a word, bool [n, splits]; `path`: that of a number.
     """
     counts, unclear = said.sum(axis=0), np.flatnonzero(said.sum(axis=1) != 1)
     listed = ", ".join(f"{k} ({n:,})" for k, n in zip(KEYWORDS, counts, strict=True) if n)
     if len(unclear):
         rule = (
-            f"names files by splits, {listed}, as Hugging Face's datasets reads them, but "
-            f"{len(unclear):,} of {len(said):,} say none, or several: {path(int(unclear[0]))}."
+            f"names files by splits, {listed}, but {len(unclear):,} of {len(said):,} say none, or "
         )
+        rule += f"several: {path(int(unclear[0]))}."
         raise UserError(rule, field=field, value=value, cure=cure)
     return said.argmax(axis=1), listed
 
@@ -100,11 +92,9 @@ def held_out(orders: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Tells which images are `val` where nothing else says so, bool [n]: one in ten of each class.
 
     Of a class with n of all N images in classes of more than one, n / N of a tenth of N, rounded
-    down or up: up where most is cut off. A class of one image keeps it for training.
-
-    Args:
-      orders: uint64 [n], the first 8 bytes of a SHA-256 of each image's name.
-      classes: int [n], numbers from 0.
+    down or up: up where most is cut off. A class of one image keeps it for training. `orders`:
+    uint64 [n], the first 8 bytes of a SHA-256 of each image's name; `classes`: int [n], numbers
+    from 0.
     """
     counts = np.bincount(classes)
     sizes = np.where(counts > 1, counts, 0)

@@ -1,15 +1,14 @@
 """Splits and their slices, as TFDS writes them: "train", "train[:98%]", "full[25600:51200]".
 
-https://www.tensorflow.org/datasets/splits. A slice that TFDS reads in a way that its text does not
-show, such as "train[60:66%]" (both in percent) or "train[:-0]" (nothing), is refused.
-
-Several with "+" between them are one behind the other: "train[:800]+validation[:200]".
+https://www.tensorflow.org/datasets/splits. A slice that TFDS reads otherwise than its text shows,
+such as "train[60:66%]" or "train[:-0]", is refused. Several with "+" between them are one behind
+the other.
 """
 
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
 
@@ -45,8 +44,7 @@ def check_disjoint(slices: Sequence[Slice | None], split: str, *, where: str) ->
     known = [part for part in slices if part is not None]
     for one, other in itertools.combinations(known, 2):
         if overlap([one], [other]):
-            rule = f"has examples of {other.name!r} twice."
-            raise UserError(rule, field=f"{where}.split", value=repr(split))
+            _refuse(where, split, f"has examples of {other.name!r} twice.")
 
 
 def overlap(slices: Sequence[Slice], others: Sequence[Slice]) -> bool:
@@ -75,18 +73,17 @@ def resolve(
 
     As in TFDS, percentages are rounded to the nearest example (so [:98%] and [98%:] share none and
     miss none), negative boundaries count from the end, and shards are files, of `shard_lengths`
-    examples. UnknownSplit if the split does not exist, UserError if the slice leaves it or is
-    empty; they name the config's section `where`.
+    examples. `where`: the config's section.
     """
-    match, field = _match(split, where), f"{where}.split"
+    match = _match(split, where)
     name = match["name"]
     if name not in num_examples:
         hint = nearest(name, num_examples)
         if where.startswith("evals.") and len(num_examples) == 1:
             (one,) = num_examples
-            hint += f" Hold out a part: input.split='{one}[:90%]' and {field}='{one}[90%:]'."
+            hint += f" Hold out a part: input.split='{one}[:90%]' and {where}.split='{one}[90%:]'."
         rule = f"is not there: the data set has no split {name!r}. {hint}"
-        raise UnknownSplit(rule, field=field, value=repr(split))
+        raise UnknownSplit(rule, field=f"{where}.split", value=repr(split))
     start, stop = match["start"], match["stop"]
     if match["shard"] is not None:
         start = match["shard"] + "shard"
@@ -94,7 +91,7 @@ def resolve(
     units = {text.lstrip("-.0123456789") for text in (start, stop) if text is not None} or {""}
     if len(units) > 1 or ("shard" in units and shard_lengths is None):
         rule = "has two units, unlike train[60%:66%], or shards where there are no record files."
-        raise UserError(rule, field=field, value=repr(split))
+        _refuse(where, split, rule)
     (unit,) = units
     size = num_examples[name]
     ends = [0, *itertools.accumulate((shard_lengths or {}).get(name, ()))]
@@ -105,8 +102,9 @@ def resolve(
         what = "shards" if unit == "shard" else "examples"
         rule = f"means {what} [{first}, {last}) of the {total} in {name!r}"
         rule += ", but -0 from the end is nothing" if None in (first, last) else ""
-        rule += f"; a slice must hold at least one and end at {total} or before."
-        raise UserError(rule, field=field, value=repr(split))
+        _refuse(
+            where, split, f"{rule}; a slice must hold at least one and end at {total} or before."
+        )
     return Slice(name, ends[first], ends[last]) if unit == "shard" else Slice(name, first, last)
 
 
@@ -122,5 +120,9 @@ def _from_the_start(text: str, unit: str, total: int) -> int | None:
 def _match(split: str, where: str) -> re.Match[str]:
     match = _SPLIT.fullmatch(split)
     if match is None:
-        raise UserError(f"{where}.split={split!r} is not a split, such as train or train[:98%].")
+        _refuse(where, split, "is not a split, such as train or train[:98%].")
     return match
+
+
+def _refuse(where: str, split: str, rule: str) -> NoReturn:
+    raise UserError(rule, field=f"{where}.split", value=repr(split))

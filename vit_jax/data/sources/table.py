@@ -149,21 +149,18 @@ def has_folder(name: str) -> bool:
 
 
 def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
-    """Checks what the folder of a source shows, without its files or TensorFlow: UserError.
-
-    The source is unknown, or its folder is not given, does not exist or is of another kind.
-    """
+    """Checks what the folder of a source shows, without its files or TensorFlow."""
     if SOURCES.find(name) is None:
-        there = f"there is no such source. {SOURCES.nearest(name)}"
-        raise UserError(f"{where}.source={name!r}: {there}")
+        rule = f"is no source. {SOURCES.nearest(name)}"
+        raise UserError(rule, field=f"{where}.source", value=repr(name))
     if data_dir is not None and not has_folder(name):
-        raise UserError(f"{where}.data_dir={data_dir}: {where}.source={name!r} reads no folder.")
+        rule = f"is not read by {where}.source={name!r}."
+        raise UserError(rule, field=f"{where}.data_dir", value=data_dir)
     if name in FOLDERS:
         FOLDERS[name](data_dir, where=where)
 
 
 def _open(name: str, request: Request) -> Source:
-    """Opens the split, or its slices one behind the other."""
     slices, make = splits.parts(request.split), SOURCES.find(name)
     assert make is not None, "check_folder has found it"
     if name in WITHOUT_SPLITS or len(slices) == 1:

@@ -1,9 +1,8 @@
 """Tables of images and labels: columns of CSV, TSV, JSON lines or Parquet; the files they name.
 
-A table has a column of files and one of labels, by usual names or by those that are given, and may
-have one of splits. Delimiters (`,`, `;`, tab, `|`) and encodings (UTF-8, UTF-16 with a mark, else
-Latin-1) are recognised. Rows are columns of Arrow and NumPy: a table of millions of rows does not
-make an object for each.
+A table has a column of files, one of labels, and perhaps one of splits. Delimiters (`,`, `;`, tab,
+`|`) and encodings (UTF-8, UTF-16 with a mark, else Latin-1) are recognised. Rows are columns of
+Arrow and NumPy: a table of millions of rows does not make an object for each.
 """
 
 import codecs
@@ -92,8 +91,7 @@ class Table(NamedTuple):
 
     path: str
     images: pa.Array  # [n] text, "" for an empty cell
-    counts: np.ndarray  # int64 [n]: labels of each
-    labels: pa.Array  # [counts.sum()] text, never empty
+    labels: pa.LargeListArray  # [n] lists of text, never empty
     several: bool  # whether a row may have several labels, or none
     splits: pa.Array | None  # [n] text
     split_column: str
@@ -114,15 +112,15 @@ def read_table(path: str, columns: Columns) -> Table:
     if separator is not None and not pa.types.is_large_list(labels.type):
         split = pc.utf8_split_whitespace if separator.isspace() else pc.split_pattern
         labels = split(labels, *[separator] * (not separator.isspace()))
-    flat, counts = labels, np.ones(len(lines), np.int64)
+    flat, offsets = labels, np.arange(len(lines) + 1)
     several = isinstance(labels, (pa.ListArray, pa.LargeListArray))
     if several:
-        counts = labels.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = row_offsets(labels.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
         flat = labels.flatten()
     flat = _without_fractions(_trimmed(flat))
     kept = pc.and_(pc.not_equal(flat, ""), pc.invert(pc.is_in(flat, _NO_LABEL)))
-    row_of = np.repeat(np.arange(len(lines)), counts)[kept.to_numpy(zero_copy_only=False)]
-    labels = flat.filter(kept)
+    ends = row_offsets(kept.to_numpy(zero_copy_only=False))
+    flat = flat.filter(kept)
     if splits is not None:
         splits = _without_fractions(_trimmed(splits))
         if str(chosen.split).lower() in _FLAG_COLUMNS:
@@ -130,14 +128,13 @@ def read_table(path: str, columns: Columns) -> Table:
     return Table(
         path=path,
         images=_trimmed(images),
-        counts=np.bincount(row_of, minlength=len(lines)).astype(np.int64),
-        labels=labels,
+        labels=pa.LargeListArray.from_arrays(ends[offsets], flat),
         several=several,
         splits=splits,
         split_column=chosen.split or "",
         lines=lines,
         bad_lines=bad_lines,
-        note=chosen.note(path) + remark + ("" if several else _unsplit(labels, option)),
+        note=chosen.note(path) + remark + ("" if several else _unsplit(flat, option)),
     )
 
 
@@ -168,15 +165,12 @@ def _unsplit(labels: pa.Array, option: str) -> str:
     for separator, name in itertools.product(_SEPARATORS, sorted(names)):
         parts = [part.strip() for part in name.split(separator)]
         if len(parts) > 1 and names.issuperset(parts):
-            return (
-                f". {name!r} is one class; if these are several labels of an image, set "
-                f"{option}={separator!r}"
-            )
+            return f". {name!r} is one class; for several labels set {option}={separator!r}"
     return ""
 
 
 def check_cells(table: Table) -> None:
-    """UserError for a row that names no image."""
+    """Refuses rows that name no image."""
     _refuse(table.path, table.bad_lines, "another number of fields than the first line has")
     refuse_rows(table, pc.equal(table.images, ""), "names no image")
 
@@ -260,7 +254,6 @@ class _Chosen(NamedTuple):
         return _as_text(path, table, self.image), labels, splits
 
     def _one_hot(self, path: str, table: pa.Table, lines: np.ndarray) -> pa.Array:
-        """The names of the columns that have a 1, for each row."""
         is_one = np.zeros((len(lines), len(self.labels)), bool)
         for number, name in enumerate(self.labels):
             cells = pc.utf8_lower(_trimmed(_as_text(path, table, name)))
@@ -293,14 +286,10 @@ def _column(
         return matches[0]
     if not matches and column.name is None and not column.needed:
         return None
-    if matches:
-        both = " and ".join(map(repr, matches))
-        rule = f"has the columns {both} for {what}: name one with {column.option}=NAME."
-    elif column.name is not None:
-        hint = nearest(column.name, names)
-        rule = f"has no column {column.name!r}; it has {listed}. {hint}"
-    else:
-        rule = f"has no column of {what}, but {listed}: name one with {column.option}=NAME{hint}."
+    there = f"the columns {' and '.join(map(repr, matches))}" if matches else "no column"
+    rule = f"has {there} for {what}, of {listed}: name one with {column.option}=NAME{hint}."
+    if column.name is not None:
+        rule = f"has no column {column.name!r}. {nearest(column.name, names)}"
     raise UserError(rule, field=path)
 
 
@@ -336,7 +325,6 @@ def _encoding(file: IO[bytes]) -> str:
 
 
 def _lines(text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines. ValueError for one without an end."""
     while line := text.readline(_MOST_IN_LINE):
         if len(line) == _MOST_IN_LINE:
             raise ValueError(f"it has at least {_MOST_IN_LINE:,} characters")
@@ -427,7 +415,6 @@ def _text(path: str, columns: Columns) -> _Rows:
 
 
 def _parquet(path: str, columns: Columns) -> _Rows:
-    """The columns of a Parquet file, all of them at once."""
     with reading(path):
         source = pa.BufferReader(files.read(path)) if files.is_remote(path) else path
         file = pq.ParquetFile(source)
@@ -453,10 +440,9 @@ def _as_text(path: str, table: pa.Table, name: str, *, lists: bool = False) -> p
                 cells = pc.if_else(pc.is_nan(cells), None, cells).cast(pa.int64())
         return cells.cast(_TEXT)
     except pa.ArrowException as error:
-        raise UserError(
-            f"{path}: the column {name!r} has {kind}, not text or numbers. For bytes of images: "
-            f"vit-jax prepare records --source={path}"
-        ) from error
+        rule = f"has {kind} in the column {name!r}, not text or numbers."
+        cure = f"For bytes of images: vit-jax prepare records --source={path}"
+        raise UserError(rule, field=path, cure=cure) from error
 
 
 def class_order(labels: Sequence[str]) -> list[str]:
@@ -543,9 +529,6 @@ def with_splits_in_paths(table: Table, found: Found, home: str, *, cure: str) ->
     """The table with the splits that its files' paths say, as splits_in_paths, without a column.
 
     Nothing is said where all say the same split, or no more than `train`, which may be a class.
-
-    Raises:
-      UserError: some say `validation` or `test`, and others none or several.
     """
     if table.splits is not None:
         return table

@@ -20,15 +20,7 @@ import numpy as np
 from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.data import files, label_index
 from vit_jax.data.maps import VOID
-from vit_jax.data.source import (
-    MASK,
-    Example,
-    Labels,
-    MapKind,
-    Request,
-    Source,
-    digest,
-)
+from vit_jax.data.source import MASK, Example, Labels, MapKind, Request, Source, digest
 from vit_jax.data.sources.joined import locate, read_parts
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
 from vit_jax.data.sources.splits import Slice, resolve
@@ -51,10 +43,7 @@ _TFDS_CLASS = re.compile(r"tensorflow_datasets(\.[A-Za-z_]\w*)+")
 
 
 def read_info(folder: str) -> Any:
-    """tfds.core.DatasetInfo of the data set in `folder`, without class names.
-
-    UserError if the files are missing or damaged, or name Python code that is not of TFDS.
-    """
+    """tfds.core.DatasetInfo of the data set in `folder`, without class names."""
     try:
         parts = {name: files.read(files.join(folder, name)) for name in (INFO, FEATURES)}
         if foreign := next(_foreign_classes(json.loads(parts[FEATURES].decode())), None):
@@ -119,7 +108,10 @@ class Tfds(Source):
             raise UserError(f"{folder}: {INFO} is damaged, or not of {' or '.join(_FORMATS)}.")
         sizes_bytes = files.sizes(paths)
         content = _content(folder)
-        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
+        # Of names, sizes and counts, and of the content's hash. The records are not read.
+        names = [posixpath.basename(path) for path in paths]
+        known = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
+        self.fingerprint = digest(json.dumps(known + [content] * bool(content)))
         # Only the files that a slice touches are looked at.
         ends = np.cumsum(counts)
         first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
@@ -229,8 +221,7 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
     """The folder with dataset_info.json: `data_dir`, or below it as <name>/<config>/<version>.
 
     Of several versions the highest, as in TFDS: a version is three numbers, so that a copy such as
-    1.0.0.bak and one that was not finished, 1.0.0.incompleteX, are none. UserError if there is
-    none, or more than one data set.
+    1.0.0.bak and one that was not finished, 1.0.0.incompleteX, are none.
     """
     field = f"{where}.data_dir"
     root = files.existing_folder(data_dir, field, cure=HOW_TO_GET)
@@ -272,7 +263,6 @@ def split_sizes(folder: str | Path) -> dict[str, int]:
 
 
 def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> list[int]:
-    """The files' sizes. UserError if files are missing."""
     missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
     if missing:
         first = posixpath.basename(missing[0])
@@ -281,7 +271,6 @@ def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> l
 
 
 def _content(folder: str) -> str:
-    """The hash of all examples that prepare has left; "" if there is none."""
     if NOTE not in [entry.name for entry in files.list_folder(folder)]:
         return ""
     path = files.join(folder, NOTE)
@@ -290,17 +279,3 @@ def _content(folder: str) -> str:
         if not isinstance(note, dict) or "content" not in note:
             raise ValueError("no hash of its content")
     return str(note["content"])
-
-
-def _fingerprint(
-    info: Any,
-    part: Slice,
-    paths: list[str],
-    sizes_bytes: list[int | None],
-    counts: list[int],
-    content: str,
-) -> str:
-    """A hash of names, sizes and counts, and of the content's. The records are not read."""
-    names = [posixpath.basename(path) for path in paths]
-    known = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
-    return digest(json.dumps(known + [content] * bool(content)))

@@ -38,10 +38,6 @@ class Derivation(NamedTuple):
     derive: Callable[..., int]
 
 
-def _clevr_count(sizes: np.ndarray) -> int:
-    return len(sizes) - _CLEVR_FEWEST
-
-
 def _clevr_distance(coordinates: np.ndarray) -> int:
     """The class of the closest object's distance; three coordinates an object."""
     nearest = coordinates.reshape(-1, 3)[:, 2].min(initial=np.inf)
@@ -63,7 +59,6 @@ def _grouped(values: int) -> Callable[[np.ndarray], int]:
 
 
 def _between(borders: tuple[float, ...]) -> tuple[str, ...]:
-    """ "up to 8", "8 to 20", "above 20"."""
     first, last = f"up to {borders[0]:g}", f"above {borders[-1]:g}"
     return (first, *(f"{a:g} to {b:g}" for a, b in itertools.pairwise(borders)), last)
 
@@ -74,7 +69,9 @@ def _numbered(prefix: str) -> tuple[str, ...]:
 
 DERIVATIONS = {
     "clevr_count": Derivation(
-        ("objects/size",), tuple(f"{n} objects" for n in range(3, 11)), _clevr_count
+        ("objects/size",),
+        tuple(f"{n} objects" for n in range(3, 11)),
+        lambda sizes: len(sizes) - _CLEVR_FEWEST,
     ),
     "clevr_distance": Derivation(
         ("objects/pixel_coords",), _between(_CLEVR_BORDERS), _clevr_distance
@@ -102,8 +99,7 @@ class LabelReader:
     Attributes:
       is_usual: the label is that taken by default: `label`, else the list `labels`.
       is_list: an example has any number of labels.
-      mask: the name of the feature, if it is an image with the class of each pixel; then no example
-        has a label.
+      mask: the feature with the class of each pixel, in place of labels.
     """
 
     num_classes: int
@@ -128,16 +124,12 @@ class LabelReader:
         self.weighted = is_label and r.label_weights and WEIGHTS in features
         if self.weighted:
             rule = (
-                "a list of numbers that are not encoded, one for each label. Correct the data, or "
-                "set input.label_weights=false: then every label weighs 1."
+                "a list of numbers, not encoded, one for each label; or input.label_weights=false."
             )
             _check_stored(folder, WEIGHTS, features, "biuf", rule)
         if is_label:
             feature = getattr(features[label], "feature", features[label])  # of one label
-            rule = (
-                "the number of a class, or a list of such numbers; not text, and not a number for "
-                "each class. Write the data set again with a ClassLabel, or a Sequence of it."
-            )
+            rule = "the number of a class, or a list of such: a ClassLabel, or a Sequence of it."
             _check_stored(folder, label, features, "biu", rule, excluded=r.num_classes)
         else:
             feature = _feature(folder, features, label, r.where)
@@ -211,8 +203,7 @@ def _feature(folder: str, features: Any, label: str, where: str) -> Any:
 def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] | None:
     """The lines of `<feature>.labels.txt`, the names of the classes by their numbers.
 
-    None if there is no such file; `num_classes` 0: as many as there are lines. UserError if it has
-    another number of them, twice the same, or is not UTF-8.
+    None if there is no such file; `num_classes` 0: as many as there are lines.
     """
     path = files.join(folder, f"{feature}.labels.txt")
     try:
@@ -220,26 +211,22 @@ def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] 
     except FileNotFoundError:
         return None
     with reading(path):
-        text = content.decode()
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    # Spaces belong to the names of folders; empty lines, such as the last one, name nothing.
-    names = [line for line in lines if line]
-    twice = next((a for a, b in itertools.pairwise(sorted(names)) if a == b), None)
-    if len(names) != (num_classes or len(names)) or twice is not None:
-        more = "" if twice is None else f", two of them {twice!r}"
-        raise UserError(
-            f"{path} has the names of {len(names):,} classes{more}, {FEATURES} {num_classes:,}: "
-            "names would belong to other classes."
-        )
+        lines = [line.removesuffix("\r") for line in content.decode().split("\n")]
+        # Spaces belong to the names of folders; empty lines, such as the last one, name nothing.
+        names = [line for line in lines if line]
+        twice = next((a for a, b in itertools.pairwise(sorted(names)) if a == b), None)
+        if len(names) != (num_classes or len(names)) or twice is not None:
+            more = "" if twice is None else f", two of them {twice!r}"
+            raise ValueError(f"{len(names):,} classes{more}, {FEATURES} has {num_classes:,}")
     return tuple(names)
 
 
 def _check_stored(
     folder: str, name: str, features: Any, kinds: str, rule: str, *, excluded: int | None = None
 ) -> None:
-    """UserError if records do not have a list of numbers: then what they have would not be read.
+    """Refuses records without a list of numbers of these NumPy `kinds`: it would not be read.
 
-    kinds: NumPy's, of the numbers; excluded: a length that the list does not have in all records.
+    excluded: a length that the list does not have in all records.
     """
     stored = features[name].get_serialized_info()  # a dict where it consists of others
     if (
@@ -255,7 +242,6 @@ def _check_stored(
 def _classes(
     folder: str, key: str, label: Any, declared: int | None
 ) -> tuple[int, tuple[str, ...] | None]:
-    """(number of classes, their names if published)."""
     published: int | None = getattr(label, "num_classes", None)
     names = None if published is None else class_names(folder, key, published)
     published = published or len(names or ())

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError, nearest, reading
@@ -59,7 +58,6 @@ _NO_SUCH_FILE = (
 
 
 def collection(request: CollectionRequest) -> Collection:
-    """Images of all lists."""
     files = entries.source_files(request.source, SUFFIXES)
     tables = [file for file in files if file.path.name.lower().endswith(TABLES)]
     if tables:
@@ -161,7 +159,6 @@ def _lines(part: Part) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _skip_line(file: IO[bytes], stop: int) -> None:
-    """Moves to the next line, or to `stop` if this line does not end before."""
     while file.tell() < stop and not file.readline(2**20).endswith(b"\n"):
         pass
 
@@ -191,14 +188,12 @@ def _parquet_entries(part: Part) -> Iterator[dict[str, Any] | None]:
 
 
 def _label_names(labels: object, names: Sequence[str]) -> object:
-    """Labels, or a list of them, by the names that the file has for its numbers."""
     if isinstance(labels, list):
         return [_label_names(label, names) for label in labels]
     return names[labels] if isinstance(labels, int) and 0 <= labels < len(names) else labels
 
 
 def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
-    """The image of an entry; `row` has its location, and a name for one that has none."""
     reading = part.reading
     assert reading is not None
     bad_entry = row._replace(faults=("bad_entry",)), None
@@ -264,7 +259,6 @@ def _regular_file(root: str, path: str) -> tuple[str, str]:
 def _collect_tables(
     request: CollectionRequest, files: Sequence[SourceFile], tables: Sequence[SourceFile]
 ) -> tuple[Sequence[str], list[Part], Sequence[str], bool]:
-    """Names of classes, parts, notes, whether an image may have several labels."""
     if len(files) > len(tables):
         other = next(file.path for file in files if file not in tables)
         rule = f"has tables ({tables[0].path}) and other lists ({other}): name those of one kind."
@@ -296,7 +290,7 @@ def _collect_tables(
         names: Sequence[str] = known.names
         label: Callable[[str], int] = known.label_in_text
     else:
-        labels = {name for table in read for name in table.labels.unique().to_pylist()}
+        labels = {name for table in read for name in table.labels.values.unique().to_pylist()}
         names = table_file.class_order(list(labels))
         label = {name: number for number, name in enumerate(names)}.__getitem__
         more = " ..." if len(names) > 5 else ""
@@ -328,12 +322,7 @@ def _parts_of_table(
     left_out = PassedOver(root)
     for line in table.bad_lines:
         left_out.add("bad_entry", f"{file.name}, line {line}")
-    texts, ends = table.labels.to_pylist(), np.cumsum(table.counts).tolist()
-
-    def texts_of(row: int) -> list[str]:
-        return texts[ends[row] - table.counts[row] : ends[row]]
-
-    split_of = _splits(file, table)
+    texts, split_of = table.labels.to_pylist(), _splits(file, table)
     for row, (cell, name) in enumerate(
         zip(table.images.to_pylist(), found.names.to_pylist(), strict=True)
     ):
@@ -347,15 +336,15 @@ def _parts_of_table(
         if fault:
             left_out.add(fault, cell or f"{file.name}, line {table.lines[row]}")
         elif path in first:
-            if sorted(texts_of(first[path])) != sorted(texts_of(row)):
+            if sorted(texts[first[path]]) != sorted(texts[row]):
                 conflicts.append((first[path], row))
             left_out.add("same_name", path)
-        elif not texts_of(row):
+        elif not texts[row]:
             left_out.add("no_label", path)
         else:
             first[path] = row
             try:
-                labels[path] = tuple(sorted({label(text) for text in texts_of(row)}))
+                labels[path] = tuple(sorted({label(text) for text in texts[row]}))
                 splits.setdefault(split_of[row], []).append(path)
             except BadLabelError:
                 left_out.add("bad_label", path)
