@@ -39,11 +39,9 @@ def normal_names(names: Iterable[str], where: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         if (other := found.setdefault(normal(name), name)) != name:
-            raise UserError(
-                f"{where} has {other!a} and {name!a}, one name, {normal(name)}, in two encodings "
-                "of "
-                "Unicode: rename one."
-            )
+            both = f"{other!a} and {name!a}"
+            rule = f"has {normal(name)} in two encodings of Unicode, {both}: rename one."
+            raise UserError(rule, field=where)
     return found
 
 

@@ -55,7 +55,6 @@ def is_missing(failed: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, those that it holds, and those that it was raised from."""
     seen: list[BaseException] = []
     waiting = [error]
     while waiting:
@@ -84,8 +83,7 @@ def check_new(output: str | os.PathLike) -> None:
 def staged(output: str | os.PathLike) -> Iterator[str]:
     """Path of this machine to write a new file or folder to, which is uploaded afterwards.
 
-    What is written beside it, as a large ONNX file's weights are, is uploaded before it. A path
-    that is local already is given back. Raises UserError if something is there.
+    What is written beside it is uploaded before it. A path that is local already is given back.
     """
     check_new(output)
     if not is_remote(output):

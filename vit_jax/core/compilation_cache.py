@@ -1,12 +1,8 @@
-"""JAX's persistent compilation cache, on by default.
+"""JAX's persistent compilation cache, on by default, in the user's cache folder.
 
-It is in the user's cache folder; its keys are the program, the devices, the versions and XLA's
-flags, on a CPU also the features of its cores. JAX's own variables move it and switch it off
-(docs/install.md).
-
-Several processes may use it at once. JAX locks it only if its size has a limit; without one, a
-process could read a file that another is still writing. Each entry has a checksum, and an entry
-that cannot be read is compiled again.
+JAX's own variables move it and switch it off (docs/install.md). Several processes may use it at
+once. JAX locks it only if its size has a limit; without one, a process could read a file that
+another is still writing.
 """
 
 import collections
@@ -64,7 +60,6 @@ def tally() -> Tally:
 
 
 def _setting(name: str) -> Any:
-    """A setting of JAX, by a name that type checkers do not know."""
     return getattr(jax.config, name)
 
 

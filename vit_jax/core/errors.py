@@ -98,8 +98,7 @@ def describe_error(error: BaseException) -> str:
 def reading(field: object, path: object = NOT_GIVEN, *, cure: str = "") -> Iterator[None]:
     """Puts what was being read before the words of the system or library that cannot read it.
 
-    Raises:
-      UserError: `init.weights=a.npz cannot be read: BadZipFile: File is not a zip file.`
+    UserError: `init.weights=a.npz cannot be read: BadZipFile: File is not a zip file.`
     """
     with _context("cannot be read", field, path, cure):
         yield
@@ -107,11 +106,7 @@ def reading(field: object, path: object = NOT_GIVEN, *, cure: str = "") -> Itera
 
 @contextlib.contextmanager
 def writing(field: object, path: object = NOT_GIVEN, *, cure: str = "") -> Iterator[None]:
-    """Does for writing what `reading` does.
-
-    Raises:
-      UserError: `--output=x.svg cannot be written: OSError: No space left on device.`
-    """
+    """Does for writing what `reading` does."""
     with _context("cannot be written", field, path, cure):
         yield
 

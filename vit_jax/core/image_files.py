@@ -173,9 +173,7 @@ class UnknownRangeError(ValueError):
 def rgb(image: Image.Image, *, upright: bool = False) -> Image.Image:
     """An image of any mode as "RGB"; with `upright` turned as its EXIF data say.
 
-    Raises:
-      UnknownRangeError: its mode has no value in 8 bits.
-      Exception: of any type, from Pillow's decoders of damaged images.
+    Pillow's decoders raise exceptions of any type for damaged images.
     """
     _decode(image)
     sample = _tags(image).get(_SAMPLE_FORMAT, _UNSIGNED)
@@ -256,15 +254,11 @@ def _sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(gray).convert("RGB")
 
 
-def _twice_sixteen_bits(image: Image.Image) -> Image.Image:
-    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-
-
 _TO_RGB: dict[str, Callable[[Image.Image], Image.Image]] = {
     **dict.fromkeys(("1", "L", "LA", "RGB", "RGBA", "RGBX", "YCbCr", "LAB", "HSV"), _colour),
     **dict.fromkeys(("P", "PA", "RGBa"), lambda image: _colour(image.convert("RGBA"))),
     "La": lambda image: _colour(image.convert("LA")),
     "CMYK": _cmyk,
     **dict.fromkeys(("I;16", "I;16L", "I;16B", "I;16N"), _sixteen_bits),
-    "I": _twice_sixteen_bits,
+    "I": lambda image: Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB"),
 }

@@ -22,9 +22,8 @@ TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 def use_huge_pages() -> None:
     """Starts this program once more, with a variable that makes glibc ask for pages of 2 MiB.
 
-    XLA on a CPU allocates the memory of each step anew, and the kernel clears every page of it
-    (docs/install.md). glibc reads GLIBC_TUNABLES when a process starts; one that is set, even to
-    nothing, is the user's own choice.
+    XLA on a CPU allocates the memory of each step anew, and the kernel clears every page of it. A
+    variable that is set, even to nothing, is the user's own choice.
     """
     if sys.platform == "linux" and TUNABLES not in os.environ:
         os.environ[TUNABLES] = HUGE_PAGES

@@ -75,10 +75,8 @@ class Screen:
             self._bar_shown = now
             left = (now - self._bar_started) / done * (total - done)
             filled = 20 * done // total
-            self.update(
-                f"{what} [{'#' * filled}{'.' * (20 - filled)}] {done:,}/{total:,}, "
-                f"{format_duration(left)} left"
-            )
+            shown = f"{'#' * filled}{'.' * (20 - filled)}"
+            self.update(f"{what} [{shown}] {done:,}/{total:,}, {format_duration(left)} left")
         if done >= total:
             self._bar_started = None
             if self._open:  # later output of others would be appended to it

@@ -88,15 +88,14 @@ def exit_immediately_on_signal(what: str) -> Iterator[None]:
 class StopRequest:
     """Context manager, `with StopRequest() as stop:`; bool(stop) is whether a signal has come.
 
-    The first is answered at once, on standard error, with what happens now. A second SIGINT ends
-    the process at once, without saving. Python's own handlers have to wait while the main thread
-    computes or compiles, so a thread that the system's handler notifies does both. Outside the main
-    thread, where Python allows no handlers, no signal is ever seen.
+    The first is answered at once, on standard error. A second SIGINT ends the process at once,
+    without saving. Python's own handlers have to wait while the main thread computes or compiles,
+    so a thread that the system's handler notifies does both. Outside the main thread no signal is
+    ever seen.
 
     Args:
       what: what happens after the first signal, for the message, such as "saving".
-      exits: False: a second SIGINT raises KeyboardInterrupt instead, so that a notebook's kernel
-        lives on.
+      exits: False: a second SIGINT raises KeyboardInterrupt instead, so that a notebook lives on.
     """
 
     def __init__(self, what: str = "", *, exits: bool = True) -> None:

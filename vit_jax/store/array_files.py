@@ -1,10 +1,8 @@
 """Writing and reading of a state's arrays in chunks, with a bound on the bytes in flight.
 
-By default orbax has all arrays of a state in flight at once. While saving, their compressed copies
-take 0.9 x the state of host memory beside the copy that is being saved; while restoring, the read
-buffers take as much beside the arrays. Here at most IN_FLIGHT_BYTES are in flight
-(benchmarks/checkpointing.py measures it). Chunks of CHUNK_BYTES let several cores compress one
-array, and a process that needs a part of it read little more than that part.
+By default orbax has all arrays of a state in flight at once, which takes 0.9 x the state of host
+memory while saving, and as much while restoring (benchmarks/checkpointing.py). Chunks of
+CHUNK_BYTES let several cores compress one array, and a process that needs a part read little more.
 """
 
 import dataclasses
@@ -111,9 +109,8 @@ def _handler(nbytes: Iterable[int]) -> ocp.PyTreeCheckpointHandler:
 def mute_orbax() -> None:
     """Silences orbax's log, unless absl's verbosity is INFO or more (--verbosity=0).
 
-    Orbax logs every failure that it also raises, several tracebacks deep. When a read or a write
-    fails, the others in flight complain about their closed event loop, and Python about errors
-    never retrieved and coroutines never awaited. A user error should be one readable message.
+    Orbax logs every failure that it also raises, and the other reads and writes in flight complain
+    about their closed event loop.
     """
     global _print_unraisable
     # The same function added twice counts once.
@@ -138,7 +135,6 @@ def _passes(record: logging.LogRecord) -> bool:
 
 
 def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Hook for exceptions that threads and destructors could not raise."""
     frames = traceback.extract_tb(unraisable.exc_traceback)
     from_orbax = any(ORBAX in frame.filename for frame in frames)
     closed = str(unraisable.exc_value) == "Event loop is closed"

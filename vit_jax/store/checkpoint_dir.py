@@ -41,17 +41,16 @@ SMALL_BYTES = 2**20
 def checksums(arrays: Mapping[str, jax.Array]) -> dict[str, str]:
     """Arrays by name -> 16 hexadecimal digits by name. Waits for the arrays, moves only small ones.
 
-    A checksum is computed on its array's devices without gathering, and is the same for any
-    sharding. An element's bits are a 32-bit word w (narrower types are zero-extended, 64-bit types
-    have two words) and its row-major index is i, modulo 2**32. Each of the two checksum words is
+    A checksum is computed on its array's devices without gathering. An element's bits are a 32-bit
+    word w (narrower types are zero-extended, 64-bit types have two words) and its row-major index
+    is i, modulo 2**32. Each of the two checksum words is
 
         sum over i of  mix(w ^ mix(i + seed))   modulo 2**32,
 
-    with `mix` the finalizer of MurmurHash3, a bijection of 32-bit words, and a different seed for
-    each word. Sums of integers modulo 2**32 do not depend on order, so the checksum does not depend
-    on devices or mesh. Since `mix` is a bijection, a change of a single word is always detected,
-    and by the index so are swapped elements; other damage goes undetected with probability about
-    2**-64.
+    with `mix` the finalizer of MurmurHash3 and a different seed for each word. Sums of integers do
+    not depend on order, so it is the same for any sharding. Since `mix` is a bijection, a change of
+    a single word is always detected, and by the index so are swapped elements; other damage goes
+    undetected with probability about 2**-64.
 
     On several hosts every process must call it with the same names in the same order.
     """
@@ -69,7 +68,6 @@ def _words_of(x: jax.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _words_on_host(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The result of `_words`, computed on the host."""
     uint = np.dtype(UINT_OF_BYTES[min(x.dtype.itemsize, 4)])
     bits = np.ascontiguousarray(x).reshape(-1).view(uint).astype(np.uint32)
     index = np.arange(bits.size, dtype=np.uint32)
@@ -155,9 +153,8 @@ def absolute(path: epath.PathLike) -> epath.Path:
 def find(path: epath.PathLike) -> epath.Path:
     """A work directory, its checkpoints folder or a step's folder -> the step's folder.
 
-    Of several steps it is the newest whose description is intact; arrays are verified when they are
-    read. A work directory may have @STEP or @best behind its name. What is taken instead of a
-    damaged checkpoint is said in a notice. Raises UserError if there is none.
+    Of several steps it is the newest whose description is intact. A work directory may have @STEP
+    or @best behind its name. What is taken instead of a damaged checkpoint is said in a notice.
     """
     name = os.fspath(path)
     if not name or (name[0] == "@" and not is_folder(epath.Path(name))):  # "$UNSET@40"
@@ -176,7 +173,6 @@ def find(path: epath.PathLike) -> epath.Path:
 
 
 def _first_intact(directory: epath.Path, ordered_steps: Iterable[int]) -> epath.Path:
-    """The folder of the first of these steps whose description is intact."""
     damaged: list[DamagedError] = []
     for step in ordered_steps:
         try:
@@ -185,11 +181,8 @@ def _first_intact(directory: epath.Path, ordered_steps: Iterable[int]) -> epath.
             damaged.append(error)
             continue
         for each in damaged:
-            print(
-                f"Notice: checkpoint {each.folder.name} is skipped: {each.reason}. Step {step} is "
-                "taken.",
-                file=sys.stderr,
-            )
+            skipped = f"Notice: checkpoint {each.folder.name} is skipped: {each.reason}."
+            print(f"{skipped} Step {step} is taken.", file=sys.stderr)
         return directory / str(step)
     raise UserError(f"All checkpoints in {directory} are damaged: steps {steps(directory)}.")
 
@@ -199,8 +192,8 @@ def metric_values(
 ) -> dict[int, float]:
     """The values of a metric, by step, of the checkpoints in `<workdir>/checkpoints` that have one.
 
-    That of a run that was stopped before its evaluation is in the log alone, as is what can be read
-    of a checkpoint whose storage fails, or which is damaged.
+    The log has that of a run that was stopped before its evaluation, or of a checkpoint that cannot
+    be read.
     """
     folder = epath.Path(directory)
     rows = MetricsFile(folder.parent / METRICS_FILE).rows()
@@ -241,11 +234,9 @@ def _named(path: epath.Path) -> epath.Path:
     elif which.isdecimal() and int(which) in saved:
         return directory / which
     if not candidates:
-        raise UserError(
-            f"{path}: there is no such checkpoint, but "
-            f"{', '.join(f'@{step}' for step in saved) or 'none'}; @best needs a value of "
-            f"checkpoint.best_metric={metric}."
-        )
+        there = ", ".join(f"@{step}" for step in saved) or "none"
+        rule = f"is not there, but {there}; @best needs a value of checkpoint.best_metric={metric}."
+        raise UserError(rule, field=str(path))
     return _first_intact(directory, candidates)
 
 
@@ -396,10 +387,8 @@ def _unreadable(folder: epath.Path, error: Exception) -> UserError | None:
     words = system_words(error, _NOT_DAMAGE)
     if failed is not None and not cloud.is_missing(failed):
         words = describe_error(failed)
-    rule = (
-        f"cannot be read: {words}. That says nothing of its contents: start the same command again"
-    )
-    cure = "when it can be read; or move that folder away, and the checkpoint before it is used."
+    rule = f"cannot be read: {words}. That says nothing of its contents."
+    cure = "Start the same command again when it can; or move it away, for the one before it."
     return UserError(rule, field=f"The checkpoint {folder}", cure=cure) if words else None
 
 

@@ -1,9 +1,8 @@
 """The checkpoints of one work directory: asynchronous, self-describing, verified.
 
 A save returns as soon as the arrays are copied from the devices; files are written during the next
-training steps and renamed into place when complete, so a killed process leaves no partial
-checkpoint under a step's name. A failed save surfaces in the next `save`, `wait` or `close`. A new
-checkpoint is complete before an old one is deleted: the disk needs room for one more than is kept.
+steps and renamed into place when complete. A failed save surfaces in the next `save`, `wait` or
+`close`. A new checkpoint is complete before an old one is deleted.
 """
 
 import contextlib
@@ -91,9 +90,6 @@ class Checkpoints:
         """Starts saving and returns; the state's buffers may be donated right afterwards.
 
         description: any JSON value; see `checkpoint_dir` for the entries that are added.
-
-        Raises UserError if this save cannot start or an earlier one has failed, ValueError for a
-        step that exists.
         """
         self.wait()
         if self.run_id:
@@ -121,9 +117,8 @@ class Checkpoints:
         """The newest valid state, sharded as `layout`; None if there is no checkpoint.
 
         layout: the state's pytree with jax.ShapeDtypeStructs that have shardings. A damaged
-        checkpoint is skipped with a notice and moved to `<workdir>/damaged/<step>`, so that
-        training can save this step again. Nothing is moved before a valid one was found: if all are
-        damaged, UserError. Another model's checkpoint: UserError with the differences.
+        checkpoint is skipped with a notice and moved to `<workdir>/damaged/<step>`, once a valid
+        one was found.
         """
         damaged: list[DamagedError] = []
         for step in reversed(self._steps()):
@@ -174,10 +169,8 @@ class Checkpoints:
         steps = workdir.steps(self._directory)
         seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(repr(steps).encode())))
         if len(set(seen.ravel().tolist())) > 1:
-            raise UserError(
-                f"Process {jax.process_index()} sees the steps {steps} in {self._directory}, "
-                "another process others: it has to be shared."
-            )
+            rule = f"has the steps {steps} for process {jax.process_index()}, others for another."
+            raise UserError(rule, field=str(self._directory), cure="It has to be shared.")
         return steps
 
     def _fail(self, error: Exception) -> NoReturn:
@@ -203,10 +196,9 @@ class Checkpoints:
         if failed is None and not words and not isinstance(error, OSError):
             raise error
         words = words or describe_error(failed or error)
-        raise UserError(
-            f"A checkpoint could not be saved in {self._directory}: {words}. {valid} "
-            "Make room or keep fewer (checkpoint.keep_last), then start the same command again."
-        ) from error
+        rule = f"A checkpoint could not be saved in {self._directory}: {words}. {valid}"
+        cure = "Make room or keep fewer (checkpoint.keep_last), and start the same command again."
+        raise UserError(rule, cure=cure) from error
 
     def _remove_unfinished(self) -> None:
         """Removes what a failed save has written, since it may be what fills the disk."""
@@ -230,9 +222,9 @@ class Checkpoints:
                         error.folder.rename(target)
                     else:  # perhaps to another disk
                         shutil.move(error.folder, target)
+                damage = f"Notice: checkpoint {name} is damaged ({error.reason})."
                 print(
-                    f"Notice: checkpoint {name} is damaged ({error.reason}). It was "
-                    f"moved to {target}; going on from step {instead}.",
+                    f"{damage} It was moved to {target}; going on from step {instead}.",
                     file=sys.stderr,
                 )
         multihost_utils.sync_global_devices("damaged checkpoints moved aside")

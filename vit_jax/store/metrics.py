@@ -82,7 +82,6 @@ class MetricsFile:
             self._rows, self._is_flushed = None, True
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """Complete lines and their values."""
         *whole, _ = [line + b"\n" for line in self._read().split(b"\n")]
         return [(line, self._parse(number, line)) for number, line in enumerate(whole, start=1)]
 
@@ -122,7 +121,5 @@ def explain_damage(folder: epath.Path) -> Iterator[None]:
     try:
         yield
     except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
-        raise UserError(
-            f"{folder}: its {workdir.CONFIG_FILE} or {METRICS_FILE} is damaged "
-            f"({describe_error(error)})."
-        ) from error
+        rule = f"has a damaged {workdir.CONFIG_FILE} or {METRICS_FILE}: {describe_error(error)}."
+        raise UserError(rule, field=str(folder)) from error

@@ -50,10 +50,7 @@ class Run(NamedTuple):
 
 
 def read_all(folders: Sequence[epath.Path]) -> list[Run]:
-    """One run per folder that is a work directory; names the others on standard error.
-
-    Raises UserError if none is one, all are empty, or one is damaged or not a folder.
-    """
+    """One run per folder that is a work directory; names the others on standard error."""
     runs, refusals = [], []
     for folder, name in zip(folders, short_names(folders), strict=True):
         try:
@@ -66,10 +63,8 @@ def read_all(folders: Sequence[epath.Path]) -> list[Run]:
         print(f"Notice: {refusal}", file=sys.stderr)
     if not any(run.series for run in runs):
         where = str(folders[0]) if len(runs) == 1 else f"None of the {len(runs)} runs"
-        raise UserError(
-            f"{where} has {'not ' if len(runs) == 1 else ''}logged anything yet: no row in "
-            f"{METRICS_FILE} (log.every_steps)."
-        )
+        has = "has not" if len(runs) == 1 else "has"
+        raise UserError(f"{has} logged anything yet (log.every_steps).", field=where)
     return runs
 
 
@@ -108,10 +103,8 @@ def _check_folder(folder: epath.Path) -> bool:
         return False
     inside = any((child / METRICS_FILE).exists() for child in folder.iterdir())
     instead = f" Runs are below it: give {folder}/*/." if inside else ""
-    raise NotARun(
-        f"{folder} is not a work directory: it has neither {METRICS_FILE} nor "
-        f"{workdir.CONFIG_FILE}.{instead}"
-    )
+    rule = f"is not a work directory, without {METRICS_FILE} and {workdir.CONFIG_FILE}.{instead}"
+    raise NotARun(rule, field=str(folder))
 
 
 def rows_by_step(folder: epath.Path) -> dict[int, dict[str, Any]]:
@@ -124,7 +117,6 @@ def rows_by_step(folder: epath.Path) -> dict[int, dict[str, Any]]:
 
 
 def _series(by_step: Mapping[int, Mapping[str, Any]]) -> dict[str, Series]:
-    """Numbers over the steps, by key; NaN for null and for huge ones."""
     by_key: dict[str, Series] = {}
     for step in sorted(by_step):
         for key, value in by_step[step].items():

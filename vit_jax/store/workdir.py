@@ -82,13 +82,10 @@ class MayDiffer(NamedTuple):
 
 
 _HASHED = {  # explanations of hashes that differ
-    "data fingerprint.input": (
-        "\nThe training images, their names or their labels are not those that the run began with: "
-        "put these back."
-    ),
+    "data fingerprint.input": "\nThe training images, their names or labels have changed.",
     "data fingerprint.teacher": (
-        "\nThe weights at method.teacher are not those that the run began with: put these back. A "
-        "work directory means its newest checkpoint; DIR/checkpoints/STEP stays the same."
+        "\nThe weights at method.teacher have changed. A work directory means its newest "
+        "checkpoint; DIR/checkpoints/STEP stays the same."
     ),
 }
 
@@ -115,7 +112,7 @@ def check_workdir(
 
     `changes` of the result are e.g. ["optim.lr: 0.001 there, 0.003 here"]. Allowed are those that
     `may_differ` allows, all with `allow_config_change`, and all as long as there is no checkpoint,
-    since training then starts from the beginning. Otherwise it raises UserError that lists them.
+    since training then starts from the beginning. Others are refused.
     """
     folder = epath.Path(path)
     make(folder)
@@ -130,10 +127,9 @@ def check_workdir(
                 f"The work directory {folder} belongs to a run with another config:\n  "
                 + "\n  ".join(bound.values())
                 + "".join(text for field, text in _HASHED.items() if field in bound)
-                + "\nUse the same values to resume it or give another --workdir to start a new "
-                f"run, which --config.init.weights={folder} starts from what this one has learnt "
-                "(with --config.init.head=reset for other classes); --allow_config_change goes on "
-                "with the new values and records the change."
+                + "\nUse the same values to resume it, or another --workdir for a new run, which "
+                f"--config.init.weights={folder} starts from this one (init.head=reset for other "
+                "classes); --allow_config_change goes on with the new values."
             )
     document = {**now, "runs": before["runs"] if before else []}
     return WorkdirRecord(folder, document, changes=list(changes.values()))
@@ -142,9 +138,9 @@ def check_workdir(
 def write_record(record: WorkdirRecord, run: Mapping[str, Any]) -> str:
     """Writes config.json atomically: the config, and `run` added to the list of runs.
 
-    Call it after all checks of the config, and before anything is saved under it.
-    run: versions, commit, devices ...; "config_changes" is added, and an "id", which is returned
-    for `check_owner`. Raises UserError if it cannot. On several hosts only process 0 calls it.
+    Call it after all checks of the config. run: versions, commit, devices ...; "config_changes" is
+    added, and an "id", which is returned for `check_owner`. On several hosts only process 0 calls
+    it.
     """
     start = {**run, "config_changes": record.changes, "id": uuid.uuid4().hex}
     runs = [*record.document["runs"], start]
@@ -216,17 +212,15 @@ def read_json(file: Path | epath.Path, parse: Callable[[Any], T], remedy: str) -
 
 
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
-    """The contents of config.json; None for a directory that does not belong to a run yet."""
     file = folder / CONFIG_FILE
     if not file.exists():
         # A run that is killed early has created an empty folder.
         traces = ["checkpoints"] if steps(folder / "checkpoints") else []
         traces += ["metrics.jsonl"] if (folder / "metrics.jsonl").exists() else []
         if traces and not allow_config_change:
-            raise UserError(
-                f"{folder} has {' and '.join(traces)} but no {CONFIG_FILE}: give another "
-                "--workdir, or --allow_config_change."
-            )
+            rule = f"has {' and '.join(traces)} but no {CONFIG_FILE}."
+            cure = "Give another --workdir, or --allow_config_change."
+            raise UserError(rule, field=str(folder), cure=cure)
         return None
     return _load(file)
 
@@ -237,10 +231,9 @@ def _load(file: epath.Path) -> dict[str, Any]:
         document = parse_json(file.read_bytes())
         entries = document.keys() if isinstance(document, dict) else ()
         if entries and not TYPES.keys() & entries:  # of transformers or timm, perhaps
-            raise NotARun(
-                f"{file.parent} is not a work directory: its {CONFIG_FILE} is of something else. "
-                f"Weights are given as --config.init.weights={file.parent}."
-            )
+            rule = f"is not a work directory: its {CONFIG_FILE} is of something else."
+            cure = f"Weights are given as --config.init.weights={file.parent}."
+            raise NotARun(rule, field=str(file.parent), cure=cure)
         wrong = [k for k, t in TYPES.items() if k not in entries or type(document[k]) is not t]
         if wrong or not all(isinstance(run, dict) for run in document["runs"]):
             raise ValueError(f"its {(wrong or ['runs'])[0]!r} is missing or of another type")
@@ -296,16 +289,14 @@ def check_name(folder: epath.Path) -> None:
 def check_writable(folder: epath.Path) -> None:
     """Raises UserError if the work directory cannot be created or written; leaves no trace.
 
-    It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
-    on gs:// and the like; there it is what orbax imports that has to be installed.
+    It writes a file: permissions alone are not reliable, least of all for root.
     """
     check_name(folder)
     if is_remote(folder):
         if not str(folder).startswith("gs://") or not has_google_storage():
-            raise UserError(
-                f"The work directory {folder} is not a folder, nor one at gs:// with "
-                "google-cloud-storage: pip install 'vit-jax-pretraining[gcs]'."
-            )
+            rule = "is not a folder, nor at gs:// with google-cloud-storage."
+            cure = "pip install 'vit-jax-pretraining[gcs]'"
+            raise UserError(rule, field="--workdir", value=folder, cure=cure)
         return
     with writing("--workdir", folder):
         try_writing(folder)
@@ -365,9 +356,8 @@ def check_disk_space(
 ) -> None:
     """Raises UserError if the checkpoints of a run do not fit on its disk; only for local disks.
 
-    A new checkpoint is complete before an old one is deleted, so there is one more than the
-    `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`. Of those
-    before the newest, multiples of `keep_every_steps` stay, and the best.
+    There is one more than the `keep_last` that are kept, since a new one is complete before an old
+    one is deleted. Of those before, multiples of `keep_every_steps` stay, and the best.
     """
     if is_remote(folder):
         return
@@ -392,10 +382,9 @@ def check_disk_space(
     if needed > free:
         kept = f"checkpoint.keep_last={keep_last}, and one more while it is written"
         kept += f", and {stay} for checkpoint.keep_every_steps or best_metric" if stay else ""
-        raise UserError(
-            f"The disk of {folder} has {format_bytes(free)} free; {missing} more checkpoints need "
-            f"{format_bytes(needed)}: {kept}. Free some, or keep fewer."
-        )
+        rule = f"has {format_bytes(free)} free; {missing} more checkpoints need "
+        rule += f"{format_bytes(needed)}: {kept}. Free some, or keep fewer."
+        raise UserError(rule, field=f"The disk of {folder}")
 
 
 def folder_bytes(folder: epath.Path) -> int:

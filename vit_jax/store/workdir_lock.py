@@ -31,8 +31,8 @@ LOCK_FILE = ".lock"
 def lock(path: epath.PathLike) -> Iterator[None]:
     """Keeps other runs out of the work directory, which is created if needed.
 
-    Raises UserError if another run is in it. Nothing is locked where locks are unavailable: on
-    Windows, at gs://, on file systems without locks. On several hosts process 0 holds it for all.
+    Nothing is locked where locks are unavailable: on Windows, at gs://, on file systems without
+    locks. On several hosts process 0 holds it for all.
     """
     with contextlib.nullcontext() if jax.process_index() else lock_for_process(epath.Path(path)):
         yield

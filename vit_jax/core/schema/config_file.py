@@ -4,11 +4,12 @@ The repository's configs/ and cards/ are found in a clone, and in an installatio
 setup.py copies the two folders from the top of the repository into the wheel, as _shipped/.
 """
 
+import contextlib
 import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,16 +28,10 @@ def read(path: str) -> Mapping[str, Any]:
 
     A path that is not there may be the name of a config in configs/, in a clone and in a wheel: "x"
     or "x:arg"; or configs/x.py of the repository, where there is no such folder.
-
-    Raises UserError for a file that is missing, is not Python, refuses `arg`, or fails.
     """
     file_name, module, arg = _module(path)
-    try:
+    with _using(file_name):
         values = module.get_config(arg)
-    except ValueError as error:  # how a config file refuses an argument
-        raise errors.UserError(f"{file_name}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise _unusable(file_name, error) from error
     if not isinstance(values, Mapping | ml_collections.ConfigDict):
         raise errors.UserError(f"get_config of {file_name} returns {errors.safe_repr(values)}.")
     return values
@@ -49,11 +44,6 @@ def adapt(path: str) -> Callable[[Any], Mapping[str, Any]] | None:
 
 
 def _module(path: str) -> tuple[str, ModuleType, str | None]:
-    """(name of the file, the module, the argument) of "configs/x.py:arg"."""
-    if "://" in path:
-        raise errors.UserError(
-            f"--config={path}: configs are read from local disks: copy it there."
-        )
     drive, rest = os.path.splitdrive(path)  # Windows's "C:" has a colon, too
     name, _, arg = rest.partition(":")
     file_name = f"{drive}{name}"
@@ -63,20 +53,20 @@ def _module(path: str) -> tuple[str, ModuleType, str | None]:
         raise errors.UserError(f"--config={file_name} is not a Python file (.py).")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for it
-    try:
+    with _using(file_name):
         spec.loader.exec_module(module)
-    except ValueError as error:
-        raise errors.UserError(f"{file_name}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise _unusable(file_name, error) from error
     return file_name, module, arg or None
 
 
-def _unusable(file_name: str, error: BaseException) -> errors.UserError:
-    return errors.UserError(
-        f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
-        f"ConfigDict. {type(error).__name__}: {error}"
-    )
+@contextlib.contextmanager
+def _using(file_name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        rule = f"cannot be used, by get_config(arg=None): {type(error).__name__}: {error}"
+        if isinstance(error, ValueError):  # how a config file refuses an argument
+            rule = f"says: {error}"
+        raise errors.UserError(rule, field=file_name) from error
 
 
 def _find(name: str) -> Path:
@@ -91,27 +81,9 @@ def _find(name: str) -> Path:
         name = file.stem
     if name in config_names():
         return folder(CONFIGS) / f"{name}.py"
-    raise errors.UserError(_missing(file))
-
-
-def _missing(file: Path) -> str:
-    """The reason why there is no such file, and the nearest that there is."""
-    if not str(file).strip("."):
-        return "--config is empty: give a name, such as vit_digits, or a file."
-    there = [str(p) for p in file.parent.glob("*.py")]
-    names = config_names()
-    if file.name == str(file) and file.suffix != ".py" and not file.is_dir():
-        return (
-            f"No config {file}: it is neither a file nor a config of this package. "
-            f"{errors.nearest(str(file), names)}"
-        )
-    if there:
-        what = "is a folder" if file.is_dir() else "is not there"
-        return f"No config file {file}: it {what}. {errors.nearest(str(file), there)}"
-    return (
-        f"No config file {file}: {file.parent.absolute()} has none. Configs of this package are "
-        f"found by name, without a folder. {errors.nearest(file.stem, names)}"
-    )
+    there = [] if file.name == str(file) else [str(p) for p in file.parent.glob("*.py")]
+    near = errors.nearest(str(file), there) or errors.nearest(file.stem, config_names())
+    raise errors.UserError(f"is neither a file nor a name. {near}", field="--config", value=name)
 
 
 def in_wheel() -> bool:

@@ -139,8 +139,7 @@ def add(group: str, name: str, part: Any) -> None:
 def find(group: str, name: str) -> Any:
     """The part of this name; None if there is none.
 
-    UserError, which names the distribution, for a name that two have, an entry point that cannot be
-    imported, or one of another type.
+    UserError for a name that two distributions have, or an entry point that cannot be imported.
     """
     if (group, name) in _added:
         return _added[group, name]
@@ -155,10 +154,8 @@ def find(group: str, name: str) -> Any:
         try:
             part = entry.load()
         except (Exception, SystemExit) as error:
-            raise errors.UserError(
-                f"{PREFIX}{group}: {name!r} of {_distribution(entry)} cannot be imported: "
-                f"{errors.describe_error(error)}"
-            ) from error
+            rule = f"of {_distribution(entry)} cannot be imported: {errors.describe_error(error)}"
+            raise errors.UserError(rule, field=f"{PREFIX}{group}: {name!r}") from error
         _check(group, name, part, f"{entry.value} of {_distribution(entry)}")
         version = entry.dist.version if entry.dist else ""
         _loaded[group, name] = part, _distribution(entry), version
@@ -183,7 +180,6 @@ def versions() -> dict[str, str]:
 
 
 def _entries(group: str) -> list[importlib.metadata.EntryPoint]:
-    """The entry points of a group; what is on the path twice counts once."""
     found = importlib.metadata.entry_points(group=PREFIX + group)
     return list(
         {(entry.name, entry.value, _distribution(entry)): entry for entry in found}.values()
@@ -196,6 +192,5 @@ def _distribution(entry: importlib.metadata.EntryPoint) -> str:
 
 def _check(group: str, name: str, part: Any, what: str) -> None:
     if not GROUPS[group].holds(part):
-        raise errors.UserError(
-            f"{PREFIX}{group}: {name!r} must be {GROUPS[group].words}, not {part!r}."
-        )
+        rule = f"must be {GROUPS[group].words}, not {part!r}."
+        raise errors.UserError(rule, field=f"{PREFIX}{group}: {name!r}")

@@ -161,7 +161,6 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
-    """Raises UserError for a value of another type, or a number that is not finite."""
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     options = typing.get_args(hint) if is_union else (hint,)
     if not any(_is_of_type(value, option) for option in options):
@@ -170,9 +169,8 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             for option in options
             if option is not type(None)
         ]
-        raise errors.UserError(
-            f"{name}={errors.safe_repr(value)} is not of type {' or '.join(kinds)}."
-        )
+        rule = f"is not of type {' or '.join(kinds)}."
+        raise errors.UserError(rule, field=name, value=errors.safe_repr(value))
 
 
 def _is_of_type(value: Any, hint: Any) -> bool:

@@ -95,7 +95,7 @@ def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
         return
     below = tree.get(name)
     if below is not None and not isinstance(below, dict):
-        raise errors.UserError(f"config.{path}: {name} is not a section.")
+        _refuse(path, f"has {name}, which is not a section.")
     tree[name] = below or {}
     _set(tree[name], rest, text, path)
 
@@ -163,10 +163,8 @@ def build(
     root = root or cls
     if not isinstance(values, Mapping):
         field = next(iter(_hints(cls)), "")
-        raise errors.UserError(
-            f"config.{where} is a section, not {errors.safe_repr(values)}: set "
-            f"--config.{where}.{field}=VALUE."
-        )
+        rule = f"is a section, not {errors.safe_repr(values)}: set --config.{where}.{field}=VALUE."
+        _refuse(where, rule)
     hints = _hints(cls)
     for name in map(str, values):
         if name not in hints:
@@ -212,7 +210,6 @@ def is_default(section: Any, name: str) -> bool:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field; MISSING if it has to be given."""
     make = field.default_factory
     return field.default if make is dataclasses.MISSING else make()
 
@@ -261,15 +258,14 @@ def _typed(
         return build(mixed(*classes), value, where, root, choice_kinds)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
-            raise errors.UserError(
-                f"config.{where} maps names to sections; {where}.NAME=none takes one out."
-            )
+            _refuse(where, f"maps names to sections; {where}.NAME=none takes one out.")
         item = typing.get_args(hint)[1]
         there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None removes an item
         return {k: _typed(v, item, f"{where}.{k}", root) for k, v in there.items()}
     options = _options(hint)
     if _is_none(value) and type(None) not in options and "none" not in options:
-        raise errors.UserError(_no_none(where, options, default))
+        cure = "Leave it out for its default." if default is not dataclasses.MISSING else ""
+        _refuse(where, f"cannot be None; it takes {_spelled(options)}.", cure)
     # "None" is None, not a string; but if "none" is a choice, that is meant.
     for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):
         try:
@@ -278,20 +274,11 @@ def _typed(
             continue
     wanted = _spelled(options)
     given, choices = errors.safe_str(value), [o for o in options if isinstance(o, str)]
-    cure = errors.did_you_mean(given, choices)
-    raise errors.UserError(f"config.{where} takes {wanted}, got {given!r}.", cure=cure)
+    return _refuse(where, f"takes {wanted}, got {given!r}.", errors.did_you_mean(given, choices))
 
 
-def _no_none(where: str, options: tuple[Any, ...], default: Any) -> str:
-    """The message for None, where it is not a value: how to write the default, or nothing."""
-    told = f"config.{where} cannot be None; it takes {_spelled(options)}."
-    if default is dataclasses.MISSING:
-        return f"{told} It has no default: give one."
-    if isinstance(default, tuple):
-        written = ",".join(map(str, default)) or '"()"'  # in a shell
-    else:
-        written = str(default).lower() if isinstance(default, bool) else str(default)
-    return f"{told} For its default leave it out, or write --config.{where}={written}."
+def _refuse(where: str, rule: str, cure: str = "") -> Any:
+    raise errors.UserError(rule, field=f"config.{where}", cure=cure)
 
 
 def _spelled(options: tuple[Any, ...]) -> str:
@@ -313,13 +300,11 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _markers(hint: Any, kind: type[M]) -> list[M]:
-    """The markers of this kind in an annotation of a section."""
     metadata = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
     return [marker for marker in metadata if isinstance(marker, kind)]
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a hint: types, literal strings, None."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return tuple(o for h in typing.get_args(hint) for o in _options(h))
     if typing.get_origin(hint) is Literal:
@@ -362,7 +347,6 @@ def _as(value: Any, option: Any) -> Any:
 
 
 def _items(text: str, kind: type) -> Any:
-    """Text as several values: a Python literal, or strings separated by commas."""
     if kind is not str:
         items = ast.literal_eval(text)
         return items if isinstance(items, list | tuple) else [items]
