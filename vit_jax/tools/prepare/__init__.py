@@ -8,6 +8,5 @@ A collection (imagenet.py ...) names its parts: tars, folders, lists. Then
 3. each shard is written from the locations of its images (tasks.py).
 
 Catalogues and shards are files that are written completely or not at all, by independent tasks: in
-any number of processes or on Apache Beam (tasks.py), with the same bytes in the end. A
-preparation that was killed goes on with the missing files (pipeline.py).
+any number of processes or on Apache Beam, with the same bytes in the end (pipeline.py).
 """

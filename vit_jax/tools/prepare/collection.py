@@ -72,7 +72,6 @@ class ImageRow(NamedTuple):
     mirrored: int | None = None
 
     def located(self, path: str = "", offset: int = 0, nbytes: int = 0) -> ImageRow:
-        """The row with another location; nowhere by default."""
         return self._replace(path=path, offset=offset, nbytes=nbytes)
 
 
@@ -86,7 +85,6 @@ def order(name: str) -> int:
 
 
 def write_catalogue(path: Path, rows: Sequence[ImageRow]) -> None:
-    """Writes a complete file or none."""
     columns = {name: [getattr(row, name) for row in rows] for name in ImageRow._fields}
     columns["order"] = [order(row.name) for row in rows]
     with atomic_file(path) as temporary:
@@ -95,7 +93,6 @@ def write_catalogue(path: Path, rows: Sequence[ImageRow]) -> None:
 
 
 def read_catalogues(paths: Sequence[Path]) -> pa.Table:
-    """The rows of all files, one after the other."""
     tables = [pq.read_table(path, schema=SCHEMA, memory_map=True) for path in paths]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
@@ -157,8 +154,6 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """Raw images that become a data set."""
-
     name: str  # of the data set; lower case and underscores
     description: str
     class_names: Sequence[str]  # unique; the index of a name is its label
@@ -171,7 +166,6 @@ class Collection:
 
 
 def refuse_source(source: object, rule: str, cure: str = "") -> NoReturn:
-    """Raises a UserError about --source."""
     raise UserError(rule, field="--source", value=source, cure=cure)
 
 
@@ -185,7 +179,6 @@ def check_class_names(names: Sequence[str]) -> None:
 
 
 def is_text(name: str) -> bool:
-    """Returns whether a name can be encoded as UTF-8; those of files may not."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -228,7 +221,6 @@ class PrepareOptions:
     shard_mib: float = _flag(256, "Approximate size of a file.", bounds=(0.001, 2**20))
 
     def __post_init__(self) -> None:
-        """UserError for a wrong version; splits and policy are checked where they are read."""
         if not re.fullmatch(VERSION, self.version):
             rule = "is not three numbers, as 1.0.0."
             raise UserError(rule, field="--version", value=self.version)

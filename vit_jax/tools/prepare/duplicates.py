@@ -122,8 +122,8 @@ def _copies(
 ) -> dict[int, int]:
     """Row -> the row that stays for it, without pairs that are in `same`; `place` is of its look.
 
-    In the order of rows a look stays unless it is near one that stays. So every dropped row is near
-    a kept one, and chains whose ends are not alike are not dropped as a whole.
+    In the order of rows a look stays unless it is near one that stays: every dropped row is near a
+    kept one.
     """
     places = place[rows]
     rank = np.full(looks, len(rows))  # of a look's first row
@@ -244,8 +244,7 @@ def search(
     """(near pairs of looks, those that are near only when one is mirrored): up to `bits` differ.
 
     `looks` are uint64 [n], distinct and rising, `mirrors` those of the same images mirrored, where
-    they are `known`. Mirrored looks take part as if they were further images; a pair of one of them
-    and a look is a pair of images of which one is near the mirror image of the other.
+    they are `known`. Mirrored looks take part as if they were further images.
     """
     values, counts = np.unique(np.concatenate([looks, mirrors[known]]), return_counts=True)
     both = values[counts > 1]  # 0 bits apart; looks are distinct, so one of the two is mirrored

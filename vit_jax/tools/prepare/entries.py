@@ -157,7 +157,6 @@ class Classes:
         return tuple(_numbers(self))
 
     def label(self, value: object) -> int:
-        """The label of a class's name or number. Raises BadLabelError."""
         if isinstance(value, str) and (name := normal(value)) in (numbers := _numbers(self)):
             return numbers[name]
         if type(value) is int and 0 <= value < self.number:  # not a bool
@@ -165,7 +164,6 @@ class Classes:
         raise BadLabelError(value)
 
     def label_in_text(self, text: str) -> int:
-        """The label of a class's name, or of its number in digits. Raises BadLabelError."""
         is_number = text.isascii() and text.isdigit() and normal(text) not in _numbers(self)
         return self.label(int(text) if is_number else text)
 
@@ -181,7 +179,6 @@ class Classes:
 
 
 def weights(value: object, labels: Labels) -> tuple[float, ...]:
-    """A weight in [0, 1] for each label, or (). Raises BadLabelError."""
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) != len(labels):

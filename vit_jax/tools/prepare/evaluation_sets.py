@@ -113,6 +113,5 @@ def _images(root: Path) -> list[Part]:
         images = (os.path.join(folder, name) for name in files if is_image_name(name))
         names += [os.path.relpath(path, root) for path in images if os.path.isfile(path)]
     if not names:
-        rule = "has neither a dataset_info.json nor images."
-        raise UserError(rule, field=FLAG, value=root)
+        raise UserError("has neither a dataset_info.json nor images.", field=FLAG, value=root)
     return parts_of_folder(root.name, root, sorted(names))

@@ -25,7 +25,6 @@ from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
 
 
 def images(part: Part) -> Iterator[RowAndBytes]:
-    """The part's files below its folder."""
     for name in part.files:
         path = Path(part.path, name)
         with reading(path):
@@ -37,7 +36,6 @@ def images(part: Part) -> Iterator[RowAndBytes]:
 
 
 def not_read(part: Part) -> Iterator[RowAndBytes]:
-    """Rows of files that are not read; the part's reader is their fault."""
     for name in part.files:
         yield ImageRow(name, faults=(part.reader,)), None
 
@@ -61,7 +59,6 @@ def parts_of_folder(
 
 
 def collection(request: CollectionRequest) -> Collection:
-    """UserError if the folders do not have this form."""
     root = Path(request.source)
     with reading("--source", root):
         os.listdir(root)
@@ -119,14 +116,11 @@ def _are_splits(root: Path, folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 class PassedOver:
-    """Files below a folder that are not images of a class, by their fault."""
-
     def __init__(self, root: Path) -> None:
         self._root = root
         self._names: dict[str, list[str]] = {}
 
     def add(self, fault: str, name: str) -> None:
-        """Notes a file, or what else has a name."""
         self._names.setdefault(fault, []).append(name)
 
     def pass_over(self, names: Iterable[str], fault: str = "beside_classes") -> None:
@@ -153,7 +147,6 @@ class PassedOver:
         return files
 
     def parts(self) -> list[Part]:
-        """Parts of rows without images, whose reader is the fault."""
         return [
             part
             for fault, names in sorted(self._names.items())

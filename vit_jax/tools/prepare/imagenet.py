@@ -56,7 +56,6 @@ def imagenet21k(request: CollectionRequest) -> Collection:
 
 
 def release(ids: Sequence[str]) -> str:
-    """A sentence that names the archive with these synsets."""
     fall = set(synsets.names()) - set(synsets.NOT_IN_FALL_2011)
     if set(ids) == fall:
         return f"All {len(fall):,} synsets of fall 2011."
@@ -69,7 +68,6 @@ def release(ids: Sequence[str]) -> str:
 
 
 def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
-    """(parts of the tars, sorted, without labels; parts of what is left out)."""
     passed_over = PassedOver(source)
     parts = []
     if source.is_dir():
@@ -109,7 +107,6 @@ def _labelled(
 
 
 def imagenet2012(request: CollectionRequest) -> Collection:
-    """`train` and `validation`, or the one that exists."""
     source = Path(request.source)
     names = synsets.names_1k()
     train, validation = _first_existing(source, TRAIN), _first_existing(source, VALIDATION)

@@ -134,7 +134,6 @@ class _Preparation:
         return self.folder / WORK_DIR
 
     def data_set(self) -> PreparedSet | None:
-        """Reads, assigns and writes, unless it is ready; None: other shares are missing."""
         started = time.monotonic()
         of_parts = self._tasks(self.collection.parts, self.work / _CATALOGUES, self.policy)
         # What is passed over may change: a system puts its files everywhere.
@@ -325,7 +324,6 @@ class _Preparation:
 
 
 def _refuse_differences(work: Path, name: str, now: Mapping[str, Any]) -> None:
-    """UserError if a note of an earlier start has other values."""
     before, now = _noted(work, name), json.loads(json.dumps(now))
     differing = [name for name in now if before.get(name, now[name]) != now[name]]
     if differing:

@@ -38,8 +38,6 @@ class PreparedSet:
 
 @dataclasses.dataclass(frozen=True)
 class WrittenSet(PreparedSet):
-    """A data set whose records have been written, with what they were made from."""
-
     table: pa.Table  # collection.SCHEMA
     assignment: SplitAssignment
 
@@ -84,7 +82,6 @@ def read(folder: Path) -> PreparedSet:
 
 
 def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
-    """The table with columns for left_out, split, example and the rows of originals."""
     left_out: list[str | None] = [None] * len(table)
     for row, why in assignment.left_out.items():
         left_out[row] = why

@@ -28,10 +28,7 @@ NAMED = 10  # classes, in a sentence
 
 
 def write(
-    data_set: WrittenSet,
-    collection: Collection,
-    policy: faults.Policy,
-    note: Mapping[str, Any],
+    data_set: WrittenSet, collection: Collection, policy: faults.Policy, note: Mapping[str, Any]
 ) -> None:
     table, assignment, folder = data_set.table, data_set.assignment, data_set.folder
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -62,7 +59,6 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def findings(report: Mapping[str, Any]) -> list[str]:
-    """Sentences about what to look at before anything is trained on the data set."""
     copies, classes = report["duplicates"], report["classes"]
     sentences = []
     if classes["empty"]:
@@ -120,7 +116,6 @@ def page(
     copies: Sequence[Sequence[str]],
     left_out: Sequence[Mapping],
 ) -> str:
-    """The text of the file; `copies` and `left_out` are the first ones."""
     images, classes, duplicates = report["images"], report["classes"], report["duplicates"]
     return html_page.render(
         "tools/prepare/report.html",
@@ -198,7 +193,6 @@ def _made_with(report: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
-    """Titles, notes and pictures; none of few classes, which a table has."""
     sides, nbytes = report["shorter_side"], report["file_bytes"]
     examples = report["classes"]["examples_of_each"]
     made = [
@@ -211,7 +205,6 @@ def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
 
 
 def _middle(spread: Mapping[str, Any], form: Any) -> str:
-    """A note over the bars: all values are one, or have this median."""
     if not spread["bins"]:
         return "none"
     one = spread["min"] == spread["max"]
@@ -236,7 +229,6 @@ def bars(
 
 @charts.styled
 def curve(title: str, note: str, values: Sequence[int]) -> tuple[str, str, Markup]:
-    """A chart of numbers of examples, the largest first."""
     axes = charts.blank(SIZE, BOX)
     charts.scale(axes.yaxis, 0, max([*values, 1]), about=5, integer=True)
     charts.scale(axes.xaxis, 0, max(len(values) - 1, 1), integer=True)

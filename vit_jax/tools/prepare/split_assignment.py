@@ -24,8 +24,6 @@ REST = "rest"
 
 
 class Splits(tuple[tuple[str, int | None], ...]):
-    """Names and numbers of examples, None for all that remain: "test=100,train=rest"."""
-
     @classmethod
     def parse(cls, text: str) -> Splits:
         items = [item.partition("=") for item in text.split(",")]
@@ -107,8 +105,6 @@ def _quotas(
 
 @dataclasses.dataclass
 class SplitAssignment:
-    """The examples of a data set as rows of the catalogue."""
-
     splits: dict[str, np.ndarray]  # int64 rows in the order of their examples
     labels: dict[int, Labels]  # of rows that are examples of several images: all classes of these
     # Row -> the reason: a fault's name, "duplicate", "merged", "near_duplicate", "mirrored", or
@@ -123,10 +119,7 @@ def named_splits(table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
     """The catalogue with the splits that names of images say, such as train/a.png; and a note.
 
     Names say splits where folders, or else files, say `train` in some and a split that is held out
-    in others.
-
-    Raises:
-      UserError: others of these names say none, or several.
+    in others. UserError if others of these say none, or several.
     """
     split = table["split"].cast(pa.string()).combine_chunks()
     is_aside = pc.equal(table["action"].cast(pa.string()), SET_ASIDE).combine_chunks()

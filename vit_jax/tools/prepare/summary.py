@@ -35,7 +35,6 @@ REASONS = {
 def summary(
     data_set: WrittenSet, collection: Collection, policy: faults.Policy, pairs: CopyPairs
 ) -> dict[str, Any]:
-    """Counts and distributions of a data set, for JSON."""
     table, assignment = data_set.table, data_set.assignment
     kept = _kept(assignment)
     return {
@@ -72,7 +71,6 @@ def summary(
 
 
 def reason_in_words(reason: str) -> str:
-    """The reason that images are left out, in words."""
     kind, _, name = reason.partition(":")
     words = {"in_evaluation": f"also in the evaluation set {name}", **REASONS}
     return words.get(kind) or faults.FAULTS[kind].description
@@ -158,7 +156,6 @@ def _classes(table: pa.Table, assignment: SplitAssignment, names: Sequence[str])
 def labels_of(
     table: pa.Table, assignment: SplitAssignment, rows: np.ndarray, classes: int
 ) -> np.ndarray:
-    """int64 [classes], number of the examples at `rows` in each class."""
     merged = np.fromiter(assignment.labels, np.int64, len(assignment.labels))
     own = table["labels"].take(pa.array(rows[~np.isin(rows, merged)]))
     counts = np.bincount(pc.list_flatten(own).to_numpy(), minlength=classes)
@@ -168,7 +165,6 @@ def labels_of(
 
 
 def duplicates(assignment: SplitAssignment, pairs: CopyPairs) -> dict[str, Any]:
-    """Numbers of copies by kind, whether they are left out or not."""
     copies, counts = assignment.copies, dict[str, Any]()
     for number, kind in enumerate(KINDS.values()):
         of_kind = pairs.kind == number

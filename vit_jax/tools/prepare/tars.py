@@ -109,11 +109,9 @@ class Archive:
                 raise tarfile.ReadError("data behind its end mark: give each of several tars alone")
 
     def files(self) -> Iterator[tuple[tarfile.TarInfo, str]]:
-        """(member, its fault or ""), without folders."""
         return ((info, fault(info)) for info in self.infos() if not info.isdir())
 
     def row(self, info: tarfile.TarInfo, name: str, *faults: str) -> ImageRow:
-        """The row of a member; it is located nowhere if the tar is compressed."""
         row = ImageRow(name, faults=faults)
         if self._is_gzip:
             return row
@@ -179,7 +177,6 @@ class _Sample(NamedTuple):
 
 
 def samples(part: Part) -> Iterator[RowAndBytes]:
-    """The samples of a tar; of other members that are images, rows that are left out."""
     assert part.reading is not None
     label_extension = "json" if part.reading.label_field else CLASS
     with Archive(part, decompress=True) as archive:

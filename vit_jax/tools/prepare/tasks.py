@@ -147,8 +147,7 @@ class ImageCopies(contextlib.ExitStack):
     def keep(self, data: bytes) -> tuple[str, int, int]:
         """Appends an image; returns its path, offset and size in the finished file."""
         if self._file is None:
-            temporary = self.enter_context(atomic_file(self._path))
-            self._file = self.enter_context(temporary.open("wb"))
+            self._file = self.enter_context(self.enter_context(atomic_file(self._path)).open("wb"))
         location = str(self._path), self._file.tell(), len(data)
         self._file.write(data)
         return location
@@ -177,7 +176,6 @@ class WrittenShard(NamedTuple):
 
 
 def already_written(task: ShardTask) -> WrittenShard | None:
-    """The note of an earlier preparation; None: the shard has to be written."""
     try:
         note = json.loads(Path(task.note).read_text())
         is_same = os.stat(task.path).st_size == note["file_bytes"] and note["key"] == task.key
@@ -250,9 +248,9 @@ def process_runner(workers: int) -> Callable[..., Iterator[object]]:
         try:
             yield from _run(pool, function, tasks, ahead=2 * workers)
         except BrokenProcessPool as error:
+            rule = "A worker was killed, perhaps because memory ran out."
             raise UserError(
-                "A worker was killed, perhaps because memory ran out: the same command goes on; "
-                "give it fewer --workers."
+                rule, cure="The same command, with fewer --workers, goes on."
             ) from error
         except (KeyboardInterrupt, GeneratorExit):
             # Unfinished tasks may be killed, since files are written completely or not at all.
