@@ -6,7 +6,8 @@ Recipe   the loss and the projector of arXiv 2511.08544's example for Imagenette
          views, AdamW, warmup and cosine, no clipping.
 Data     1,797 UCI digits of 8 x 8 pixels, embedded in the package: 1,437 train, 360 test.
 Model    that of vit_digits.py, without dropout.
-Reaches  not yet measured.
+Reaches  of frozen features on test, seed 0: 94.44 % by 20 neighbours, 96.39 % by a linear probe,
+         88.15 % from ten images of each class. 10 min of CPU time (two cores, other work beside).
 """
 
 import ml_collections

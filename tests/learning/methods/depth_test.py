@@ -60,7 +60,7 @@ def test_the_errors():
 
 
 @pytest.mark.slow
-def test_a_run_learns_depth_and_resumes_to_the_bit(tmp_path):
+def test_a_run_learns_depth(tmp_path):
     root = masks.to_depths(masks.write(tmp_path / "set", number=40))
     overrides = [*masks.of_depths(root), "total.steps=150", "optim.lr=1e-2",
                  "checkpoint.every_steps=100"]  # fmt: skip
