@@ -194,6 +194,57 @@ def test_learned_rotations_and_inner_norms_on_a_mesh(outcomes, adapters):
         np.testing.assert_allclose(outcome.losses, expected, rtol=SAME_MATH, err_msg=mesh)
 
 
+# Fields of published families, each with most of what only it has, that no model's name implies.
+FAMILIES = {
+    "SigLIP": ("pool=map", "projection=8", "unit_features=true"),
+    "CLIP": ("pre_norm=true", "patch_bias=false", "gelu=quick"),
+    "EVA-02": (
+        "position_embedding=rotary_axial", "absolute_positions=true", "mlp_norm=true",
+        "mlp=swiglu", "pool=avg", "class_token=true", "final_norm=features",
+    ),
+    "BEiT": ("position_embedding=relative_2d", "layer_scale=0.1", "qkv_bias=query_value"),
+    "AIMv2": ("norm=rms", "mlp=swiglu", "dense_bias=false", "qkv_bias=none", "patch_norm=true"),
+}  # fmt: skip
+
+RESUME = """
+import json, shutil, sys
+from pathlib import Path
+import jax
+jax.config.update("jax_disable_most_optimizations", True)
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.train import train
+
+folder, common, families = sys.argv[1:]
+for name, fields in json.loads(families).items():
+    workdir = Path(folder) / name
+    config = configs.resolve(TINY_RUN, [*json.loads(common), *(f"model.{x}" for x in fields)])
+    outcomes = []
+    for _ in range(2):
+        train(config, workdir)
+        outcomes.append(weights.checkpoint_info(workdir / "checkpoints" / "2").fingerprint())
+        shutil.rmtree(workdir / "checkpoints" / "2")
+    assert (workdir / "checkpoints" / "1").exists()
+    print(json.dumps([name, *outcomes]))
+"""
+
+
+@pytest.mark.slow
+def test_families_take_steps_on_8_devices_and_resume_to_the_bit(run_python, tmp_path):
+    common = (
+        *RUN, *ALL_KINDS["data x fsdp x tensor, ZeRO-1"], "total.steps=2",
+        "checkpoint.every_steps=1", "model.depth=1",
+    )  # fmt: skip
+    arguments = map(json.dumps, (common, FAMILIES))
+    done = run_python("-c", RESUME, str(tmp_path), *arguments, devices=8)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
+    assert [name for name, *_ in lines] == list(FAMILIES)
+    for name, straight, resumed in lines:
+        assert straight == resumed, name
+
+
 # Steps without the run around them. 15 examples: with 16 a class may have exactly its share, 4, and
 # then the gradient of a fresh head's bias is pure rounding error, which Adam scales to a step.
 UPDATES = """
