@@ -37,6 +37,8 @@ VISION_TRANSFORMERS = {
 TINY_BIG_VISION = {
     "num_classes": 3, "width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "patch_size": [4, 4],
 }  # fmt: skip
+TINY_TOWER = {name: x for name, x in TINY_BIG_VISION.items() if name != "num_classes"}
+TINY_TEXT = {"width": 8, "depth": 1, "mlp_dim": 8, "num_heads": 2, "vocab_size": 9}
 BIG_VISIONS = {
     "gap": TINY_BIG_VISION,
     "gap_with_representation": TINY_BIG_VISION | {"rep_size": True},
@@ -44,8 +46,22 @@ BIG_VISIONS = {
     "map": TINY_BIG_VISION | {"pool_type": "map"},
     "stacked": TINY_BIG_VISION | {"pool_type": "map", "scan": True},
     "sincos2d": TINY_BIG_VISION | {"posemb": "sincos2d", "rep_size": True},
+    "flexi": TINY_BIG_VISION
+    | {"model": "flexi", "posemb_size": [3, 3], "seqhw": 3, "pool_type": "tok"},
+    "siglip": {
+        "model": "lit", "image": TINY_TOWER | {"pool_type": "map", "scan": True}, "text": TINY_TEXT,
+        "out_dim": [None, 16], "bias_init": -10.0,
+    },
+    "lit": {
+        "model": "lit", "image": TINY_TOWER | {"pool_type": "tok"}, "text": TINY_TEXT,
+        "out_dim": [5, 5],
+    },
+    "clippo": {
+        "model": "clippo", "image_model": "vit", "image": TINY_TOWER | {"pool_type": "map"},
+        "out_dim": 5,
+    },
     "sincos2d_tok": TINY_BIG_VISION | {"posemb": "sincos2d", "pool_type": "tok", "scan": True},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", VISION_TRANSFORMERS)
@@ -67,7 +83,7 @@ def test_vision_transformers_npz(case, theirs, tmp_path):
 
 
 @pytest.mark.parametrize("case", BIG_VISIONS)
-def test_big_visions_npz(case, theirs, tmp_path):
+def test_big_visions_npz(case, theirs, tmp_path, capsys):
     expected = theirs(
         "big_vision",
         "big_vision_models",
@@ -76,6 +92,7 @@ def test_big_visions_npz(case, theirs, tmp_path):
     arrays = drawn(json.loads(str(expected[f"{case}/shapes"])))
     np.savez(tmp_path / "x.npz", **{f"params/{name}": x for name, x in arrays.items()})
     model = weights.load(tmp_path / "x.npz", image_size=12)
+    assert ("left out" in capsys.readouterr().err) == ("t" in arrays)
     check_logits(model, drawn_images(12), expected[f"{case}/logits"])
 
 

@@ -7,6 +7,7 @@ are those of github.com/google-research/vision_transformer, names of BiT those t
 github.com/google-research/big_transfer reads.
 """
 
+import re
 from typing import Any
 
 from vit_jax import models
@@ -15,6 +16,7 @@ from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.files import listed
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import best
 from vit_jax.weights.tables import FLAX, Layout, rules
@@ -69,6 +71,7 @@ norm                : resnet/group_norm
 head/kernel         : resnet/head/conv2d/kernel : 1 1 *
 head/bias           : resnet/head/conv2d/bias
 """
+_OF_TEXTS = r"params/(t|b|txt/.*)"  # in SigLIP, LiT and CLIPPO
 
 
 def _layout(title: str, *tables: str, **computes: Any) -> Layout:
@@ -79,7 +82,7 @@ def _layout(title: str, *tables: str, **computes: Any) -> Layout:
         prefixes=("", "params/", "target/", "opt/target/", "optimizer/target/", "params/img/"),
         # Additional arrays of a full training state.
         ignored=(
-            r"(opt|opt_state|optimizer|extra|state|chrono|params/t)(/.*)?",
+            r"(opt|opt_state|optimizer|extra|state|chrono|params/(t|b|txt))(/.*)?",
             "step",
             "measurements/.*",
         ),
@@ -138,7 +141,9 @@ def _read(opened: Opened) -> ExternalWeights:
     # The class token of the released models has a position, that of big_vision's has none.
     released = not match.layout.title.startswith("big_vision")
     match, size = external.with_image_size(opened, match, class_position=released)
-    return external.external_weights(match, _preprocess(size), assumed=("preprocess",))
+    left = [name for name in opened.tensors if re.fullmatch(_OF_TEXTS, name)]
+    notes = (f"left out, as of texts or beside them: {listed(left)}.",) if left else ()
+    return external.external_weights(match, _preprocess(size), assumed=("preprocess",), notes=notes)
 
 
 def _preprocess(size: tuple[int, int]) -> models.Preprocess:
