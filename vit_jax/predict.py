@@ -320,7 +320,7 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "output",
         None,
-        "A .csv or .parquet to write instead: a row a class. Of a "
+        "A .csv or .parquet to write instead of text: a row a class. Of a "
         "model of dense prediction, the folder of masks (masks).",
     )
     flags.mark_flag_as_required("checkpoint")

@@ -36,3 +36,13 @@ def test_a_training_batch_beyond_a_containers_memory(monkeypatch, tiny_run):
     memory.check_batch_fits("input.batch_size", at_most, (8, 8), mesh.devices.flat[0], 1, **four)
     with refused(f"at most {at_most:,}"):
         memory.check_batch_fits("input.batch_size", most, (8, 8), mesh.devices.flat[0], 1, **four)
+
+
+def test_a_device_of_a_plan_has_no_statistics():
+    class Planned:
+        platform = "tpu"
+
+        def memory_stats(self):
+            raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: only for addressable devices")
+
+    assert memory.device_memory(Planned()) is None

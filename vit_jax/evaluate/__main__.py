@@ -359,11 +359,11 @@ if __name__ == "__main__":
     flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
     flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits, as predict --int8.")
     flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
-    flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
+    flags.DEFINE_string("csv", None, "A CSV to write: the numbers, a row a checkpoint.")
     flags.DEFINE_string(
-        "class_csv", None, "The same for precision, recall and F1 of classes: a row a class."
+        "class_csv", None, "A CSV to write: precision, recall and F1, a row a class."
     )
-    flags.DEFINE_string("wrong_csv", None, "The same for images that are wrong: a row an image.")
+    flags.DEFINE_string("wrong_csv", None, "A CSV to write: a row for each image that is wrong.")
     flags.DEFINE_string(
         "thresholds", None, "Chooses a probability for each class, by the best f1, or, given a "
         "number, the best precision with that recall, and writes them into the checkpoint.",

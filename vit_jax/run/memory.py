@@ -71,11 +71,14 @@ def check_batch_fits(
 def device_memory(device: jax.Device) -> int | None:
     """Memory of a device in bytes; of a CPU, the memory shared by all of this process.
 
-    None where the device does not report it.
+    None where the device does not report it, as one that is not there, of a plan.
     """
     if device.platform == "cpu":
         return machine.memory_bytes() // jax.local_device_count()
-    stats = device.memory_stats()
+    try:
+        stats = device.memory_stats()
+    except jax.errors.JaxRuntimeError:
+        return None
     return None if not stats else stats.get("bytes_limit")
 
 

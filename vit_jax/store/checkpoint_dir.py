@@ -235,7 +235,7 @@ def _named(path: epath.Path) -> epath.Path:
         return directory / which
     if not candidates:
         there = ", ".join(f"@{step}" for step in saved) or "none"
-        rule = f"is not there, but {there}; @best needs a value of checkpoint.best_metric={metric}."
+        rule = f"is not there, but {there}; @best is by checkpoint.best_metric, here {metric}."
         raise UserError(rule, field=str(path))
     return _first_intact(directory, candidates)
 

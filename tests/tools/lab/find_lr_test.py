@@ -85,7 +85,7 @@ def test_the_command(tmp_path, run_python):
     file = tmp_path / "new" / "lr.png"
     done = run_python(*command, "--output", str(file))
     assert done.returncode == 0, done.stderr
-    assert "steepest      --config.optim.lr=" in done.stdout
+    assert "steepest fall    --config.optim.lr=" in done.stdout
     assert Image.open(file).size == tuple(round(style.DPI * side) for side in find_lr.SIZE_IN)
     found = json.loads(run_python(*command, "--json", "--steps=40").stdout)
     assert found["rates"][0] == pytest.approx(1e-7)

@@ -25,7 +25,7 @@ def test_names(name):
     ("name", "words"),
     [
         ("v5:4x4", ["'v5e'"]),
-        ("16x16", ["v5e:16x16", "v6e"]),
+        ("16x16", ["v5e:2x4", "v6e"]),
         ("v5e", [2]),
         ("v4:8x8", [3]),
         ("v5e:16x32", [256]),
@@ -38,7 +38,7 @@ def test_what_does_not_exist_is_refused(name, words):
         topology.check(name)
 
 
-@pytest.mark.parametrize(("name", "cure"), [("v5e:2x2", "libtpu"), ("h100:8", "'.[plan-gpu]'")])
+@pytest.mark.parametrize(("name", "cure"), [("v5e:2x2", "jax[tpu]"), ("h100:8", "'.[plan-gpu]'")])
 def test_without_its_compiler_it_says_what_to_install(monkeypatch, name, cure):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with refused(cure):

@@ -187,10 +187,10 @@ def say(found: RateTest, config: RunConfig) -> list[str]:
     if found.steepest is not None:
         steepest = f"--config.optim.lr={found.steepest:.2g}"
     return [
-        f"the config's  {config.optim.lr:g}",
-        f"steepest      {steepest}",
-        f"lowest        {found.lowest:.2g}",
-        f"diverged      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}",
+        f"the config's     {config.optim.lr:g}",
+        f"steepest fall    {steepest}  (take this, or a few times as much)",
+        f"lowest loss at   {found.lowest:.2g}",
+        f"diverged at      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}",
     ]
 
 

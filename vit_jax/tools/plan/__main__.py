@@ -2,9 +2,9 @@
 
     vit-jax plan --config configs/vit_l16_i21k.py --topology v5e:16x16
 
-Compiles the step of the config for TPUs that are not here (pip install libtpu), for GPUs that are
-not (--topology h100:2x8; docs/plan.md), or for the devices here, and prints memory, traffic and an
-estimate of time. Data that are here are counted, not read. --nocompile prints in seconds what
+Compiles the step of the config for TPUs that are not here (pip install 'jax[tpu]'), for GPUs that
+are not (--topology h100:2x8; docs/plan.md), or for the devices here, and prints memory, traffic and
+an estimate of time. Data that are here are counted, not read. --nocompile prints in seconds what
 follows from shapes and shardings alone.
 """
 

@@ -31,7 +31,7 @@ def devices(name: str) -> list[jax.Device]:
         *hosts, gpus = map(int, name.partition(":")[2].split("x"))
         return _gpus(generation, math.prod(hosts), gpus)
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError("Planning for absent TPUs needs their compiler: pip install libtpu.")
+        raise UserError("Planning for absent TPUs needs their compiler: pip install 'jax[tpu]'.")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")  # this machine's; required
@@ -60,7 +60,7 @@ def check(name: str) -> str:
     generation, _, shape = name.partition(":")
     if generation not in TPUS | GPUS:
         cure = errors.nearest(generation, TPUS | GPUS)
-        rule = "has no generation, as v5e:16x16."
+        rule = "has no generation, as v5e:2x4 for 8 chips."
         raise UserError(rule, field="--topology", value=name, cure=cure)
     sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[0-9]+(x[0-9]+)*", shape) else [0]
     if generation in GPUS:

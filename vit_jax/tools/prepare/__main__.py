@@ -172,6 +172,8 @@ def _summarise(data_set: PreparedSet, screen: Screen) -> None:
     screen.say(f"report       {data_set.folder / report_files.PAGE}")
     screen.say(f"content      {data_set.digest}")
     screen.say(f"ready        {data_set.folder}")
+    fields = f"--config.input.source=tfds --config.input.data_dir={data_set.folder}"
+    screen.say(f"next         vit-jax train --config finetune {fields} ...")
 
 
 def define(values: flags.FlagValues = FLAGS) -> None:
