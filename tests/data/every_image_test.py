@@ -43,15 +43,16 @@ def test_all_bad_images_are_named(source, encode):
     assert look(source) == []
     source.examples[3] = Example(b"text", (0,))
     source.examples[70] = Example(source.examples[70].image[:-40], (0,))
+    source.examples[72] = Example(encode(np.zeros((9, 9), np.uint8), "PPM")[:60], (0,))
     source.examples[71] = Example(encode(np.zeros((101, 100), np.uint8)), (0,))
     source.examples[129] = Example(b"", (0,), fault="a file of 40 GB")
     messages = look(source)
     assert [line.partition(":")[0] for line in messages] == [
-        "example 3", "example 70", "example 71", "example 129",
+        "example 3", "example 70", "example 71", "example 72", "example 129",
     ]  # fmt: skip
     assert "format" in messages[0] and "max_image_pixels=10000" in messages[2]
-    assert messages[3].endswith(source.examples[129].fault)
-    assert look(source, np.array([0, 129])) == messages[3:]
+    assert "truncated" in messages[3] and messages[4].endswith(source.examples[129].fault)
+    assert look(source, np.array([0, 129])) == messages[4:]
 
 
 def test_records_that_cannot_be_read_are_named_too(source, monkeypatch):

@@ -60,6 +60,14 @@ def decode(data: bytes, max_pixels: int) -> np.ndarray:
     return _finished(_npy(io.BytesIO(data), max_pixels))
 
 
+def is_photo(data: bytes) -> bool:
+    """Whether a file is a TIFF of one page of red, green and blue, as other image files are."""
+    if not data.startswith((b"II", b"MM")):
+        return False
+    with Image.open(io.BytesIO(data), formats=("TIFF",)) as opened:
+        return opened.mode == "RGB" and getattr(opened, "n_frames", 1) == 1
+
+
 def _npy(file: Any, max_pixels: int) -> np.ndarray:
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0}.get(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import math
 import re
 import struct
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from vit_jax.core import arrays
 from vit_jax.core.arrays import RGB, Pixels
@@ -43,6 +43,7 @@ class Encoded(NamedTuple):
 
 
 UNDECODABLE = Encoded(b"", (0, 0), 1)
+BY_PILLOW = b"\0Pillow"  # before the data of an image that Pillow decodes
 
 
 def encoded(example: Example, max_image_pixels: int, pixels: Pixels = RGB) -> Encoded | str:
@@ -57,32 +58,30 @@ def encoded(example: Example, max_image_pixels: int, pixels: Pixels = RGB) -> En
     data, orientation = example.image, example.orientation
     size = stored_size(data)
     if size is None:
-        return _bitmap(data, max_image_pixels) if data else "the file is empty"
+        return _for_pillow(data, max_image_pixels) if data else "the file is empty"
     if size[0] * size[1] > max_image_pixels:
         return _too_large(size, max_image_pixels)
     return Encoded(data, size[::-1] if orientation >= 5 else size, orientation)
 
 
-def _bitmap(data: bytes, max_image_pixels: int) -> Encoded | str:
-    """An image that TensorFlow does not decode, or gets wrong: decoded by Pillow, as a BMP."""
-    from vit_jax.core.image_files import open_image, rgb
+def _for_pillow(data: bytes, max_image_pixels: int) -> Encoded | str:
+    """An image that TensorFlow does not decode, or gets wrong; ops/decode.py gives it to Pillow."""
+    from vit_jax.core.image_files import open_image
 
     try:
-        with warnings.catch_warnings():
-            # Pillow has its own limit, at which it only warns.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = open_image(io.BytesIO(data))
-        if opened.format == "TIFF" and getattr(opened, "n_frames", 1) > 1:
-            return "a TIFF of several pages, where the first image is of another format"
-        if math.prod(opened.size) > max_image_pixels:
-            return _too_large(opened.size[::-1], max_image_pixels)
-        pixels = rgb(opened, upright=True)
+        opened = open_image(io.BytesIO(data))
     except UnidentifiedImageError:
         return "not an image of a format that is read"
-    except Exception as error:  # decoders of damaged files raise anything
+    except Exception as error:  # readers of damaged headers raise anything
         return str(error) or type(error).__name__
-    pixels.save(file := io.BytesIO(), "BMP")
-    return Encoded(file.getvalue(), pixels.size[::-1], 1)
+    if opened.format == "TIFF" and getattr(opened, "n_frames", 1) > 1:
+        return "a TIFF of several pages, where the first image is of another format"
+    size = opened.height, opened.width
+    if math.prod(size) > max_image_pixels:
+        return _too_large(size, max_image_pixels)
+    # Of a TIFF Pillow gives the size of the upright image.
+    turned = opened.format != "TIFF" and orientation(data) >= 5
+    return Encoded(BY_PILLOW + data, size[::-1] if turned else size, 1)
 
 
 def _too_large(size: tuple[int, int], max_image_pixels: int) -> str:
@@ -192,6 +191,13 @@ def _exif(data: bytes) -> bytes:
         return _chunk(data, b"eXIf", first=8, name_at=4, head=">I4x", around_bytes=12)
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return _chunk(data, b"EXIF", first=12, name_at=0, head="<4xI", around_bytes=8)
+    elif data.startswith((b"II*\0", b"MM\0*")):  # a TIFF, of whose structure Exif data are
+        return data
+    elif data[4:8] == b"ftyp":  # AVIF
+        from vit_jax.core.image_files import open_image
+
+        with contextlib.suppress(Exception):  # readers of damaged headers raise anything
+            return bytes(open_image(io.BytesIO(data)).info.get("exif") or b"")
     return b""
 
 
@@ -259,9 +265,7 @@ class Reader:
         except Exception:
             return READ_EXAMPLES
         number = READ_EXAMPLES
-        image = encoded(example, self.max_image_pixels, self.source.pixels)
-        num_bytes = len(example.image if isinstance(image, str) else image.data)
-        while number > 1 and number * num_bytes > READ_BYTES:
+        while number > 1 and number * len(example.image) > READ_BYTES:
             number //= 2
         return number
 
@@ -312,7 +316,7 @@ class Reader:
             decode = functools.partial(
                 maps.decode,
                 image_size=image.size,
-                orientation=image.orientation,
+                orientation=example.orientation,
                 described=described,
             )
             pairs = zip(example.maps, self.source.maps, strict=True)

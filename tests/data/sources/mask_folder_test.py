@@ -207,3 +207,14 @@ def test_refused_folders(root, tmp_path):
     (tmp_path / "t.csv").write_text("file,label\na,b\n")
     with refused("t.csv", "mask"):
         source(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("ending", ["jpg", "avif", "tif"])
+def test_an_image_that_is_turned_has_no_mask(root, ending):
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    path = root / "images" / "3.png"
+    Image.open(path).convert("RGB").save(path.with_suffix(f".{ending}"), exif=exif)
+    path.unlink()
+    with refused(f"3.{ending}", "EXIF orientation is 3"):
+        batch(source(root))

@@ -1,17 +1,21 @@
 """Encoded image files to RGB pixels: whole images, or a window of them alone.
 
 JPEG, PNG, GIF (its first frame), WebP and BMP. Grayscale, palettes, CMYK and 16 bits become
-8-bit RGB; alpha is dropped, not composited, as Pillow's `convert("RGB")` does. Inside the pipeline
-as outside, an image that cannot be decoded raises tf.errors.InvalidArgumentError.
+8-bit RGB; alpha is dropped, not composited, as Pillow's `convert("RGB")` does; other formats are
+left to Pillow. Inside the pipeline as outside, an image that cannot be decoded raises
+tf.errors.InvalidArgumentError.
 """
 
 from __future__ import annotations
 
 import functools
+import io
+
+import numpy as np
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.op import Op, check, unchanged
-from vit_jax.data.reader import Encoded
+from vit_jax.data.reader import BY_PILLOW, Encoded
 
 _JPEG = b"\xff\xd8\xff"
 _DCT = "INTEGER_ACCURATE"  # as in Pillow; TensorFlow's default is not faster
@@ -99,10 +103,26 @@ def _decode_stored(data: tf.Tensor) -> tf.Tensor:
     def other() -> tf.Tensor:
         return tf.io.decode_image(data, channels=3, expand_animations=False)
 
-    signature = tf.strings.substr(data, 0, 4)
+    def pillow() -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(_by_pillow, [data], tf.uint8), [None, None, None])
+
     is_jpeg = tf.strings.substr(data, 0, 3) == _JPEG
-    pixels = tf.cond(is_jpeg, jpeg, lambda: tf.cond(signature == b"RIFF", webp, other))
-    return tf.ensure_shape(pixels, [None, None, 3])
+    is_webp = tf.strings.substr(data, 0, 4) == b"RIFF"
+    is_for_pillow = tf.strings.substr(data, 0, len(BY_PILLOW)) == BY_PILLOW
+    rest = lambda: tf.cond(is_webp, webp, lambda: tf.cond(is_for_pillow, pillow, other))
+    return tf.ensure_shape(tf.cond(is_jpeg, jpeg, rest), [None, None, 3])
+
+
+def _by_pillow(data: np.ndarray | bytes) -> np.ndarray:
+    """The upright image: uint8 [H, W, 3]."""
+    from vit_jax.core.image_files import open_image, rgb
+
+    try:
+        file = io.BytesIO(np.asarray(data, object).item()[len(BY_PILLOW) :])
+        return np.asarray(rgb(open_image(file), upright=True))
+    except Exception as error:  # decoders of damaged files raise anything
+        reason = str(error) or type(error).__name__
+        raise tf.errors.InvalidArgumentError(None, None, reason) from error
 
 
 # EXIF orientation (Exif 2.3, tag 274): what is stored becomes upright by a transposition (5..8),

@@ -28,11 +28,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.core import class_names, image_files
+from vit_jax.core import arrays, class_names, image_files
 from vit_jax.core.files import cache_dir
 from vit_jax.data import files
 from vit_jax.data.source import digest, row_offsets
-from vit_jax.data.sources import splits
+from vit_jax.data.sources import split_names, splits
 
 MIN_FILES = 20_000  # a second of listing
 SETTLED_SECS = 60  # above the unit of files' times, and the difference of two hosts' clocks
@@ -199,8 +199,9 @@ class FolderIndex:
 
 def _code(listing: str) -> bytes:
     """The versions of what lists files: of this code, and of Unicode."""
-    modules = (class_names.__file__, image_files.__file__, files.__file__, splits.__file__)
-    sources = [Path(source).read_bytes() for source in (listing, __file__, *modules)]
+    modules = (arrays, class_names, image_files, files, splits, split_names)
+    read = [listing, __file__, *(str(module.__file__) for module in modules)]
+    sources = [Path(source).read_bytes() for source in read]
     return b"".join([unicodedata.unidata_version.encode(), *sources])
 
 

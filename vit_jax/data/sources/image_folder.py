@@ -132,7 +132,10 @@ def form_of(path: str) -> Pixels:
     if extension(path) not in arrays.EXTENSIONS:
         return arrays.RGB
     try:
-        return arrays.form(arrays.decode(read_image(path, 0, (), 0).image, MAX_FILE_BYTES))
+        data = read_image(path, 0, (), 0).image
+        if arrays.is_photo(data):
+            return arrays.RGB
+        return arrays.form(arrays.decode(data, MAX_FILE_BYTES))
     except Exception as error:  # decoders of damaged files raise anything
         raise UserError(f"{path}, the first image, cannot be read: {error}.") from error
 

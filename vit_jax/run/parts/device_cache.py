@@ -43,7 +43,7 @@ from vit_jax.run.parts.preprocessing import image_size
 # is on each of them, which saves an exchange in each step.
 REPLICATED_SHARE = 1 / 16
 
-_FORMAT = 3  # raised whenever the same source would be decoded to other arrays
+_FORMAT = 4  # raised whenever the same source would be decoded to other arrays
 _BATCH = 256
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 
@@ -221,11 +221,12 @@ def cached_bytes(
 
 
 def _decoder() -> str:
-    """The version of TensorFlow, whose decoders make the pixels."""
-    for name in _TENSORFLOWS:
+    """The versions of TensorFlow and Pillow, whose decoders make the pixels."""
+    versions = []
+    for name in (*_TENSORFLOWS, "pillow"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return ""
+            versions.append(importlib.metadata.version(name))
+    return " ".join(versions)
 
 
 def _read(path: Path) -> Decoded:
