@@ -159,13 +159,17 @@ def test_rates_fall_from_the_head_to_the_embeddings():
             np.testing.assert_allclose(after, 1, ROUNDING)
 
 
-def test_relative_positions_of_all_blocks_are_not_below_them():
+@pytest.mark.parametrize(
+    ("kind", "leaf"),
+    [("relative", "offsets"), ("relative_2d", "offsets_2d"), ("relative_mlp", "fc1/kernel")],
+)
+def test_relative_positions_of_all_blocks_are_not_below_them(kind, leaf):
     """As get_num_layer_for_vit in the code of BEiT: the last layer's factor."""
     make = lambda place: models.create(
         "ViT-Ti/16", num_classes=3, image_size=32, depth=2, rngs=nnx.Rngs(0),
-        position_embedding="relative", position_at=place,
+        position_embedding=kind, position_at=place,
     )  # fmt: skip
-    table = re.compile(r"(^|/)offsets$")
+    table = re.compile(rf"(^|/)positions/{leaf}$")
     for place, expected in (("shared", 1.0), ("layers", [1 / 4, 1 / 2])):
         params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda p=place: make(p)), nnx.Param))
         factors = pytrees.flatten(layer_factors(params, 0.5))

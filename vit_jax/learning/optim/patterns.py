@@ -21,12 +21,13 @@ import optax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.pytrees import LORA_B, METHOD_PARAMS, is_stacked, layer_name, stack_name
-from vit_jax.models.layers.resized_positions import is_offsets
 
 if TYPE_CHECKING:
     from vit_jax.models.adapters import Adapters
 
 FIELD = "optim.lr_multipliers"
+# Parts of relative positions, which act in the blocks.
+_RELATIVE = ("offsets", "offsets_2d", "fc1", "fc2")
 BEFORE_THE_BLOCKS = (  # first parts of names
     "patches", "positions", "cls", "registers", "distillation_token", "distillation_position",
     "pre_norm",
@@ -259,7 +260,8 @@ def _is_beside(name: str) -> bool:
 
 def _is_before(name: str) -> bool:
     """Whether a parameter comes before the blocks of a ViT, which share relative positions."""
-    return name.partition("/")[0] in BEFORE_THE_BLOCKS and not is_offsets(name)
+    first, part = (*name.split("/"), "")[:2]
+    return first in BEFORE_THE_BLOCKS and not (first == "positions" and part in _RELATIVE)
 
 
 def _parsed(text: str) -> tuple[str, float]:

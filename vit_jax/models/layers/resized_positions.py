@@ -58,7 +58,7 @@ def places_axis(name: str) -> int:
 
 
 def is_offsets(name: str) -> bool:
-    """Returns whether the parameter of this name is of offsets, which are for one grid."""
+    """Whether a parameter's name is that of the sequence's offsets, which are for one grid."""
     return name.endswith("positions/offsets")
 
 
