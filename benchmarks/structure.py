@@ -35,7 +35,7 @@ TOOLS = (
     *("export", "verify", "demo", "preview.py", "find_lr.py"),
 )
 # The loop and what it calls by name.
-LOOP = ("train.py", "run/session.py", "run/build.py", "learning/updates.py")
+LOOP = ("train.py", "run/session.py", "run/build.py", "learning/updates.py", "learning/clock.py")
 # Prints the functions of the package, by file and line, that a forward pass enters.
 FORWARD = """
 import json, sys

@@ -258,8 +258,10 @@ def early_stopping(c: EarlyStoppingConfig) -> EarlyStopping:
 
 def last_step(run: runs.Run) -> int | None:
     """The step that a run ends at by what its folder says so far; None: its plan is not known."""
-    names = [field.name for field in dataclasses.fields(EarlyStoppingConfig)]
-    fields = {name: json.loads(run.fields.get(f"early_stopping.{name}", "null")) for name in names}
+    fields = dataclasses.asdict(EarlyStoppingConfig())
+    for name in fields:
+        if stated := run.fields.get(f"early_stopping.{name}"):
+            fields[name] = json.loads(stated)
     metric = fields.pop("metric") or ""
     series = run.series.get(metric)
     if series is None:

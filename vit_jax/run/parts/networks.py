@@ -57,7 +57,7 @@ def model(
     prepared = preprocess(config.input, config.evals)
     prepared = dataclasses.replace(prepared, channels=pixels.channels, dtype=pixels.dtype)
     name, fields = architecture(config.model, config.init, config.loss.kind)
-    if several_labels and config.loss.kind == "sigmoid":
+    if several_labels and not config.loss.exclusive:
         known = hasattr(models.spec(name, **fields), "probabilities")
         fields |= {"probabilities": "sigmoid"} if known else {}
     fields |= _channels(config, pixels) if pixels.channels != fields.get("channels", 3) else {}

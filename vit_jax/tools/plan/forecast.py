@@ -12,6 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, RunConfig
+from vit_jax.core.arrays import Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
 from vit_jax.learning.losses import Batch
@@ -208,7 +209,8 @@ def forecast(config: RunConfig, topology: str | None = None, *, compiled: bool) 
     """
     c, mesh = config.input, topologies.mesh(topology, config.mesh)
     num_examples = _declared_examples(c)
-    inputs.check_batch(c, mesh, parts=config.optim.grad_accum_steps)
+    pixels = Pixels(config.model.channels or 3)
+    inputs.check_batch(c, mesh, parts=config.optim.grad_accum_steps, pixels=pixels)
     step = compiling.planned_step(config, mesh, num_examples=num_examples)
     figures = compiling.read_figures(step) if compiled else None
     generation = topology.partition(":")[0] if topology else None
