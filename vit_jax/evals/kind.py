@@ -102,7 +102,8 @@ class EvalConfig:
         "classification",
         "accuracy, top-5 accuracy and loss, every example exactly once; `frozen`: [what the "
         "features are worth](evaluate.md#features); `pictures`: [pictures of what it has "
-        "learnt](visualize.md#during-training)",
+        "learnt](visualize.md#during-training); `segmentation` and `depth`: [of each "
+        "pixel](dense.md)",
     )
     source: str | None = field(None)
     data_dir: str | None = field(None)

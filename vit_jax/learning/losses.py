@@ -177,7 +177,10 @@ class LossConfig:
     def compute(
         self, logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
     ) -> jax.Array:
-        """[B, C], targets [B, C] from `prepare`, smoothed, class_weights [C] -> float32 [B]."""
+        """[..., C], targets [..., C] from `prepare`, smoothed, class_weights [C] -> float32 [...].
+
+        Of a batch [B, C], of a segmentation's pixels [B, H, W, C].
+        """
         raise NotImplementedError
 
     def prepare(self, targets: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ class Decay:
 
     @entry_points.left_open
     def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
-        """The fraction of the peak, float32 [], 1 at first, after `done` of so many steps.
+        """The share of peak - lr_min that is left, 1 at first, after `done` of a cycle's `steps`.
 
         epoch_steps: steps of an epoch; need not be whole.
         """
