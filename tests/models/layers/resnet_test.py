@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 from flax import nnx
 
 from vit_jax.core import pytrees
+from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.linear import FLOAT32, Precision
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec, convolve, padding, standardized
 from vit_jax.models.layers.stack import unit_input_bytes
@@ -14,13 +17,18 @@ AGREEMENT = 1e-4  # for float32 in another order, through several norms; relativ
 STYLES = ("pre", "post")
 
 
-class PostSpec(ResNetSpec):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec(ModelSpec, ResNetSpec):
+    pass
+
+
+class PostSpec(Spec):
     pre_activation, pad = False, "same"
 
 
 def spec_of(style, units=(1, 3), root_width=32, **run):
     if style == "pre":
-        return ResNetSpec(units=units, root_width=root_width, **run)
+        return Spec(units=units, root_width=root_width, **run)
     of_hybrids = {"weight_epsilon": 1e-5, "weight_epsilon_of": "deviation"}
     return PostSpec(
         units=units, root_width=root_width, group_norm_epsilon=1e-6, **of_hybrids, **run
