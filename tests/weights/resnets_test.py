@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
+from tests.weights.conftest import params_of
 from vit_jax import models, weights
+from vit_jax.weights.files import safetensors
+from vit_jax.weights.formats import timm
+from vit_jax.weights.tables import to_theirs
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Constants of timm and Hugging Face.
@@ -42,6 +46,15 @@ def test_hybrids_with_the_names_of_todays_code(tmp_path, hybrid, same, fields):
     again = weights.load_with_info(tmp_path / "later.npz")
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
+
+
+def test_a_bit_of_timm_is_read(tmp_path, bit, same):
+    ours, file = bit(**OF_PORTS), tmp_path / "model.safetensors"
+    safetensors.write(file, to_theirs(timm._BIT, params_of(ours.model)))
+    (tmp_path / "config.json").write_text('{"architecture": "resnetv2_50x1_bit"}')
+    again = weights.load(file)
+    same(again, ours.model)
+    assert again.spec == ours.model.spec
 
 
 @pytest.mark.slow
