@@ -349,6 +349,14 @@ def positive(document: Document, key: str, default: float) -> float:
     return float(value)
 
 
+def whole(document: Document, key: str, default: int) -> int:
+    """A whole number above 0."""
+    value = document.get(key)
+    value = default if value is None else value
+    _check_entry(key, value, type(value) is int and value > 0, "a whole number above 0")
+    return value
+
+
 def cropped_part(document: Document, default: float, image_size: Sequence[int]) -> float:
     """crop_pct, the part of a resized image's sides that the crop to `image_size` keeps."""
     part = positive(document, "crop_pct", default)

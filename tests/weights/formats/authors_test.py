@@ -5,13 +5,16 @@ import json
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.messages import refused
 from tests.weights.conftest import TOY, edit, params_of, randomised
-from vit_jax import weights
+from vit_jax import models, weights
+from vit_jax.core import pytrees
 from vit_jax.models import Preprocess
 from vit_jax.weights.files import from_array, safetensors
-from vit_jax.weights.formats import authors
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import authors, understand
 from vit_jax.weights.tables import packed, to_theirs
 
 ROW = from_array(np.ones(3, np.float32))
@@ -55,6 +58,8 @@ def test_what_a_training_saves_beside_its_model(tmp_path, capsys, kind):
     assert loaded.model.spec.num_heads == heads
     said = capsys.readouterr().err
     title = kind.removesuffix("'s student")
+    given = weights.checkpoint_info(tmp_path / "x.safetensors", num_heads=4)
+    assert given.spec.num_heads == 4
     assert f"a checkpoint of {title}; left out: " in said and "num_heads" not in said
     assert loaded.model.preprocess.mean == (0.485, 0.456, 0.406)
     weights.save(loaded, tmp_path / "back", "timm")
@@ -64,17 +69,20 @@ def test_what_a_training_saves_beside_its_model(tmp_path, capsys, kind):
         np.testing.assert_array_equal(back[name].read(), x.read())
 
 
+@pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("by", ["its positions", "positions of others"])
-def test_heads_of_a_bare_small_moco(tmp_path, capsys, by):
+def test_heads_of_a_bare_small_moco(tmp_path, capsys, by, prefix):
     arrays = dict(toy_arrays(tmp_path / "toy", width=384, mlp_dim=1536, depth=12, num_heads=12))
     omega = 1e4 ** -(np.arange(96) / 96)
     slow, fast = (i.ravel()[:, None] * omega for i in np.indices((3, 3)))
     order = (slow, fast) if by == "its positions" else (fast, slow)
     waves = np.concatenate([f(x) for x in order for f in (np.sin, np.cos)], axis=1)
     arrays["pos_embed"] = from_array(np.pad(waves, ((1, 0), (0, 0)))[None].astype(np.float32))
-    safetensors.write(tmp_path / "x.safetensors", arrays)
+    safetensors.write(tmp_path / "x.safetensors", under(prefix, arrays))
     info = weights.checkpoint_info(tmp_path / "x.safetensors")
     assert info.spec.num_heads == (12 if by == "its positions" else 6)
+    given = weights.checkpoint_info(tmp_path / "x.safetensors", num_heads=4)
+    assert given.spec.num_heads == 4
     assert ("MoCo v3's" in capsys.readouterr().err) == (by == "its positions")
 
 
@@ -155,6 +163,23 @@ def test_the_config_of_open_clip_beside_that_of_another(tmp_path):
     edit(tmp_path, {"model_cfg.vision_cfg.layers": 3}, "open_clip_config.json")
     with refused("layers"):
         weights.checkpoint_info(tmp_path)
+    for width in (0.5, 0, "4"):
+        edit(tmp_path, {"model_cfg.vision_cfg.head_width": width}, "open_clip_config.json")
+        edit(tmp_path, {"model_cfg.vision_cfg.layers": 2}, "open_clip_config.json")
+        with refused("head_width"):
+            weights.checkpoint_info(tmp_path)
+
+
+@pytest.mark.parametrize(("given", "heads"), [(None, 16), (20, 20)])
+def test_heads_of_a_huge_open_clip_without_its_config(given, heads):
+    fields = {"num_classes": 0, "image_size": 28, "pre_norm": True, "patch_bias": False}
+    make = lambda: models.create("ViT-H/14", gelu="exact", rngs=nnx.Rngs(0), **fields)
+    shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(nnx.eval_shape(make), nnx.Param)))
+    params = {name: np.broadcast_to(np.float32(0), x.shape) for name, x in shapes.items()}
+    tensors = under("visual.", to_theirs(authors._OPEN_CLIP, params))
+    there = understand(Opened("x", "torch", tensors, None, None, caller_num_heads=given))
+    assert there.spec.num_heads == heads
+    assert ("num_heads" in there.assumed) == (given is None)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ class Training(NamedTuple):
       prefix: what precedes the model's names.
       rest: the names that are not the model's.
       config: entries of timm's config.json that its code fixes.
+      num_heads: of its models of all sizes, unless the caller gives another number.
     """
 
     title: str
@@ -38,12 +39,14 @@ class Training(NamedTuple):
     prefix: str
     rest: str
     config: dict[str, Any] | None = None
+    num_heads: int | None = None
 
 
 # Images as they evaluate: a central crop of 7/8, with ImageNet's mean and standard deviation.
 _BICUBIC = {"pretrained_cfg": {"interpolation": "bicubic", "crop_pct": 0.875}}
 _BILINEAR = {"pretrained_cfg": {"interpolation": "bilinear", "crop_pct": 0.875}}
-_MOCO: dict[str, Any] = {"model_args": {"num_heads": 12}, **_BILINEAR}  # its S, too
+_MOCO_HEADS = 12  # its S, too
+_I_JEPA = '["target_encoder"]'  # where in its file the model is; its names are any ViT's
 _TRAININGS = (
     Training("MAE", r"decoder_embed\..*", "", r"mask_token|decoder_.*", _BICUBIC),
     Training(
@@ -58,7 +61,8 @@ _TRAININGS = (
         r"module\.momentum_encoder\..*",
         r"module\.base_encoder\.",
         r"module\.(momentum_encoder|predictor|base_encoder\.head)\..*",
-        _MOCO,
+        _BILINEAR,
+        _MOCO_HEADS,
     ),
     Training("DINOv2", r"(dino|ibot)_head\..*", r"(module\.)?backbone\.", r"(dino|ibot)_head\..*"),
     Training(
@@ -81,19 +85,27 @@ def without_training(opened: Opened) -> tuple[Opened, str]:
             re.sub(f"^{training.prefix}", "", n): x for n, x in names.items() if n not in rest
         }
         opened = dataclasses.replace(
-            opened, tensors=inside, config=training.config if config is None else config
+            opened,
+            tensors=inside,
+            config=training.config if config is None else config,
+            caller_num_heads=opened.caller_num_heads or training.num_heads,
         )
         return opened, f"a checkpoint of {training.title}; left out: {listed(rest)}."
-    if config is None and opened.caller_num_heads is None and _is_moco(names):
-        opened = dataclasses.replace(opened, config=_MOCO)
-        return opened, "its positions are MoCo v3's, and so are its 12 heads."
+    if config is None and _is_moco(names):
+        heads = opened.caller_num_heads or _MOCO_HEADS
+        opened = dataclasses.replace(opened, config=_BILINEAR, caller_num_heads=heads)
+        return opened, f"its positions are MoCo v3's: read as one, with {heads} heads."
+    if config is None and _I_JEPA in opened.note:
+        images = "as its authors do, with ImageNet's mean and standard deviation"
+        opened = dataclasses.replace(opened, config=_BILINEAR)
+        return opened, f"a checkpoint of I-JEPA; images are assumed to be prepared {images}."
     return opened, ""
 
 
 def _is_moco(tensors: Tensors) -> bool:
     """Returns whether positions are MoCo v3's sines and cosines, by which its S is known."""
-    table = tensors.get("pos_embed")
-    side = round((table.shape[1] - 1) ** 0.5) if table and len(table.shape) == 3 else 0
+    table = next((x for n, x in tensors.items() if re.fullmatch(r"(.*\.)?pos_embed", n)), None)
+    side = math.isqrt(max(0, table.shape[1] - 1)) if table and len(table.shape) == 3 else 0
     if not table or table.shape[-1] % 4 or table.shape[1] != side**2 + 1:
         return False
     omega = 10_000.0 ** -np.linspace(0, 1, table.shape[-1] // 4, endpoint=False)
@@ -151,7 +163,7 @@ def _read_open_clip(opened: Opened) -> ExternalWeights:
     external.check_sizes(opened, stated)
     size = external.sides("image_size", vision["image_size"]) if "image_size" in vision else None
     match, size = external.with_image_size(opened, match, size, class_position=True)
-    head_size = int(external.positive(vision, "head_width", _HEAD_SIZE))
+    head_size = external.whole(vision, "head_width", _HEAD_SIZE)
     approximate = external.section(vision, "act_kwargs").get("approximate") == "tanh"
     gelu = "quick" if external.flag(about, "quick_gelu") else "tanh" if approximate else "exact"
     epsilon = external.positive(external.section(vision, "norm_kwargs"), "eps", 1e-5)
@@ -159,13 +171,13 @@ def _read_open_clip(opened: Opened) -> ExternalWeights:
     mode = external.word(images, "resize_mode", "shortest", _CROP_MODES)
     chosen = {**_CLIP_IMAGES, **images, "crop_pct": 1.0, "crop_mode": _CROP_MODES[mode]}
     return external.external_weights(
-        external.with_heads(opened, match, match.sizes["D"] // head_size),
+        external.with_heads(opened, match, match.sizes["D"] // head_size if vision else None),
         timm.preprocess({"pretrained_cfg": chosen}, size),
         fields={
             "gelu": gelu, "norm_epsilon": epsilon, "pool": pool, "class_token": pool == "avg",
             "layer_scale": external.positive(vision, "ls_init_value", 1e-5) * match.has("scale1"),
         },
-        assumed=() if vision else ("num_heads", "gelu", "norm_epsilon", "preprocess"),
+        assumed=() if vision else ("gelu", "norm_epsilon", "preprocess"),
     )  # fmt: skip
 
 
@@ -214,7 +226,8 @@ def _read_dino(opened: Opened) -> ExternalWeights:
     match = best([_dino(rotary=rotary, gated=gated, qkv_bias=bias)], tensors)
     width, patch, registers = match.sizes["D"], match.sizes["P"], match.sizes.get("R", 0)
     heads = 32 if width == 4096 else width // _HEAD_SIZE  # the first is DINOv3's 7B
-    match, size = external.with_heads(opened, match, heads), opened.caller_image_size
+    match = external.with_heads(opened, match, opened.caller_num_heads or heads)
+    size = opened.caller_image_size
     fields = {
         "gelu": "exact", "layer_scale": 1e-5, "mlp": "swiglu" if gated else "mlp",
         "registers": registers, "qkv_bias": bias, "norm_epsilon": 1e-5 if rotary else 1e-6,
