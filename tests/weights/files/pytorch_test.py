@@ -107,9 +107,11 @@ def test_what_lies_around_a_state_dict_is_told(tmp_path, arrays, images, capsys,
     np.testing.assert_array_equal(weights.load(path, num_heads=2)(images), expected)
     said = capsys.readouterr().err
     assert "its arrays are those of" in said or "is taken off" in said or "are read, not" in said
+    assert ("I-JEPA; images are assumed to be" in said) == (kind == "I-JEPA")
 
 
 REFUSED = {
+    "distillation": (lambda a: {"student": a, "teacher": a}, "several models"),
     "prefixes": (lambda a: under("student.", a) | under("teacher.", a), "student."),
     "projection": (
         lambda a: under("backbone.", parts(a)[0]) | {"head.mlp.0.weight": a[HEAD]},

@@ -16,10 +16,11 @@ from vit_jax.weights.files import Tensor, from_array, listed, npz
 MAX_DEPTH = 4  # of dictionaries around a state dict
 MAX_SHOWN = 8
 _HOW = 'torch.save(model.state_dict(), "weights.pth")'
-# Where a training saves several models, the one whose weights its authors use: DINO, I-JEPA.
+# Where a training saves several models, the one whose weights its authors use, and what its names
+# have: DINO, whose dictionaries have the keys of any distillation, and I-JEPA.
 _CHOSEN = {
-    frozenset({"student", "teacher"}): "teacher",
-    frozenset({"encoder", "predictor", "target_encoder"}): "target_encoder",
+    frozenset({"student", "teacher"}): ("teacher", r"\bbackbone\.|\bhead\.last_layer\."),
+    frozenset({"encoder", "predictor", "target_encoder"}): ("target_encoder", ""),
 }
 # Objects that are not read. They are placeholders since to make them could have effects.
 _INERT = (
@@ -51,8 +52,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], str]:
         models = [((), _arrays(document))] if _arrays(document) else []
     if not models:
         raise ValueError(f"it holds other things than tensors by name: save {_HOW}")
-    chosen = _CHOSEN.get(frozenset("".join(where[:1]) for where, _ in models))
-    models = [each for each in models if chosen in (None, *each[0])]
+    kinds = frozenset("".join(where[:1]) for where, _ in models)
+    chosen, sign = _CHOSEN.get(kinds, ("", ""))
+    its = [each for each in models if chosen in each[0]]
+    if any(re.search(sign, ".".join((*where, name))) for where, x in its for name in x):
+        models = its
     if len(models) > 1:
         names = [_spell(where) for where, _ in models]
         raise ValueError(f"it holds several models, {listed(names, MAX_SHOWN)}: save one of them")
