@@ -201,6 +201,15 @@ def test_refusals_are_sentences(tmp_path, name, what):
     assert "\n" not in str(error.value) and "unexpected" not in str(error.value)
 
 
+def test_a_clip_of_hugging_face_is_not_called_an_eva(tmp_path):
+    clip = TOY | {"num_classes": 0, "pre_norm": True, "patch_bias": False}
+    weights.save(randomised("ViT-Ti/4", **clip), tmp_path / "x", "huggingface")
+    (tmp_path / "x" / "config.json").unlink()
+    with refused("patch_embedding") as error:
+        weights.checkpoint_info(tmp_path / "x")
+    assert "EVA" not in str(error.value)
+
+
 def test_rotary_positions_of_another_base(tmp_path):
     fields, _, others, layout = TABLES["DINOv3"]
     params = params_of(randomised("ViT-Ti/4", **fields).model)

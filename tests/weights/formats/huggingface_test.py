@@ -7,10 +7,13 @@ import pytest
 from PIL import Image
 
 from tests.messages import refused
+from tests.weights.conftest import params_of
 from vit_jax import weights
 from vit_jax.models.images import load
 from vit_jax.predict import Predictor
 from vit_jax.weights.files import from_array, safetensors
+from vit_jax.weights.formats import huggingface
+from vit_jax.weights.tables import to_theirs
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -55,6 +58,13 @@ def test_without_config_json_the_arrays_tell(tmp_path, toy, same):
         again = weights.load(folder)
         same(again, ours.model)
         assert again.spec == ours.model.spec
+
+
+def test_modules_of_transformers_5_under_a_trainers_prefix(tmp_path, toy, same):
+    ours = toy(num_classes=0, gelu="exact", norm_epsilon=1e-12)
+    arrays = to_theirs(huggingface.LAYOUTS["vit"][1], params_of(ours.model))
+    safetensors.write(tmp_path / "x", {f"model.{name}": x for name, x in arrays.items()})
+    same(weights.load(tmp_path / "x", num_heads=2), ours.model)
 
 
 BIASES = ("query.bias", "key.bias", "value.bias")

@@ -32,8 +32,9 @@ _REFUSED = {
     r"attn_pool\.query": "attention pooling by several queries",
     r"\bcls_norm\.": "a norm of the class token, and another of patches",
     r"attn\.(ln_[qk]|ln_inner|logit_scale)\b": "attention of OpenCLIP's custom blocks",
-    r"\A(?!.*relative_position).*\.(freqs|q_bias|q_proj\.weight|gamma_1)$": "blocks of EVA's kind, "
-    "whose positions no array shows: put timm's config.json beside it, which says its architecture",
+    r"\A(?!.*relative_position).*\b(rope\.freqs|blocks\.\d+\.(attn\.(q_bias|q_proj\.weight)|gamma_1))"
+    r"$": "blocks of EVA's kind, whose positions no array shows: put timm's config.json beside it, "
+    "which says its architecture",
 }
 
 
@@ -45,16 +46,19 @@ def understand(opened: Opened) -> ExternalWeights:
         try:
             contents = _read(opened)
         except MisfitError as misfit:
-            names = "\n".join(opened.tensors)
-            unnamed = not {"architecture", "model_type"} & opened.entries.keys()
-            for pattern, what in _REFUSED.items():
-                if unnamed and re.search(pattern, names, re.DOTALL | re.MULTILINE):
-                    raise UserError(f"It has {what}.") from misfit
-            contents, note = read_without(
-                opened.tensors,
-                misfit.args[0],
-                lambda tensors: _read(dataclasses.replace(opened, tensors=tensors)),
-            )
+            try:
+                contents, note = read_without(
+                    opened.tensors,
+                    misfit.args[0],
+                    lambda tensors: _read(dataclasses.replace(opened, tensors=tensors)),
+                )
+            except UserError as error:
+                names = "\n".join(opened.tensors)
+                unnamed = not {"architecture", "model_type"} & opened.entries.keys()
+                for pattern, what in _REFUSED.items():
+                    if unnamed and re.search(pattern, names, re.DOTALL | re.MULTILINE):
+                        raise UserError(f"It has {what}.") from error
+                raise
     return dataclasses.replace(contents, notes=(opened.note, training, note, *contents.notes))
 
 
