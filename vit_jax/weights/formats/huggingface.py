@@ -228,7 +228,13 @@ DEIT = dataclasses.replace(
     FORMAT,
     model_types=(),  # those are read by the one above
     needs_type=True,
-    holds=lambda spec, _: type(spec) is ViTSpec and spec.registers == 1 and spec.pool == "cls",
+    # Without a head and a pooler the register would come back as a distillation token.
+    holds=lambda spec, num_classes: (
+        type(spec) is ViTSpec
+        and spec.registers == 1
+        and spec.pool == "cls"
+        and bool(num_classes or spec.pre_logits)
+    ),
     layout_for=lambda _: LAYOUTS["deit"][2],
     packed=_with_register_position,
     states=("registers",),
