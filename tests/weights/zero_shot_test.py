@@ -103,6 +103,14 @@ def test_models_without_shared_features(labels, fields):
         weights.with_labels(randomised("ViT-Ti/4", **(TOY | fields)), labels())
 
 
+def test_a_classifier_behind_a_projection(labels):
+    """Its bias is zero, as that of timm's CLIPs is, but the projection is another layer."""
+    loaded = randomised("ViT-Ti/4", **(TOY | CLIP | {"num_classes": 8}))
+    loaded.model.head.bias[...] = 0 * loaded.model.head.bias[...]
+    with refused("labels", "SiglipModel"):
+        weights.with_labels(loaded, labels())
+
+
 def test_a_resnet_has_none(labels):
     bit = randomised("R50x1", units=(1,), root_width=32, num_classes=0, image_size=24)
     with refused("labels", "SiglipModel"):

@@ -79,8 +79,9 @@ def with_labels(loaded: Loaded, path: str | Path | None) -> Loaded:
     projection = getattr(spec, "projection", 0)
     is_shared = projection > 0 or getattr(spec, "pool", "") == "map"
     if head and not getattr(spec, "unit_features", False):
+        has_place = hasattr(spec, "projection") and not projection
+        is_shared = has_place and not jnp.any(head["head/bias"])
         projection, params["projection/kernel"] = model.num_classes, head["head/kernel"]
-        is_shared = not jnp.any(head["head/bias"]) and hasattr(spec, "projection")
     if not is_shared:
         raise UserError(
             f"{loaded.name} has no features that images and texts share, as labels={path} needs: "
