@@ -202,6 +202,7 @@ STRANGE = ("../x.safetensors", "..", "", "/etc/passwd", "a/b", "a\\b", "x" * 500
         {"a": "x.safetensors"},
         {},
         3,
+        "x.safetensors",
     ],
 )
 def test_an_index_names_files_of_its_folder(tmp_path, where):

@@ -46,6 +46,7 @@ def test_there_and_back(name):
         ({"image_processor_type": "CLIPImageProcessor", "size": 24, "crop_size": 32},
          "32 x 32"),
         ({"image_processor_type": "ConvNextImageProcessor"}, "ConvNextImageProcessor"),
+        *(({"image_processor_type": "ViTImageProcessor", "size": x}, "size") for x in ({}, 0, [])),
     ],
 )  # fmt: skip
 def test_what_is_refused(document, message):

@@ -133,7 +133,7 @@ def _arrays(file: Path) -> tuple[str, dict[str, Tensor], str]:
 
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor], str]:
     where: Any = read_json(index).get("weight_map")
-    files = list(where.values()) if isinstance(where, dict) else [where]
+    files = list(where.values()) if isinstance(where, dict) else []
     odd = [name for name in files if not (isinstance(name, str) and is_name(name))]
     if odd or not files:
         raise ValueError(f"no weight_map to files of its folder: {safe_repr(odd or where)}")

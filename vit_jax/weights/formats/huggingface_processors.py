@@ -93,7 +93,7 @@ def read(opened: Opened, image_size: Pair, *, any_size: bool = False) -> models.
     values = _default_values(opened) | {
         key: x for key, x in opened.preprocessor.items() if x is not None or key not in _NEEDED
     }
-    values["size"] = values["size"] or list(image_size)
+    values["size"] = list(image_size) if values["size"] is None else values["size"]
     steps = _steps(values)
     pad = _without_nulls(values.get("pad_size")) if values.get("do_pad") else None
     sized = steps.output or not isinstance(steps.resize, int)
