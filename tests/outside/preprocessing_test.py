@@ -127,7 +127,7 @@ def test_values_are_those_of_big_vision(expected, same_window):
     pixels = expected["central_crop 0"]
     batch = {"image": pixels[None], "labels": np.zeros([1, 1], np.int32), "weight": np.ones(1)}
     half = (0.5,) * 3
-    objective = Objective(Softmax(), 10, 1, (), mean=half, std=half)
+    objective = Objective(Softmax(), 10, 1, mean=half, std=half)
     images, *_ = objective.inputs(batch)
     np.testing.assert_allclose(images[0], expected["value_range"], rtol=0, atol=VALUE_ROUNDING)
 
