@@ -172,8 +172,10 @@ def test_heads_are_those_of_the_architecture_whatever_its_depth():
 
 @pytest.mark.parametrize("width", [1152, 1280, 1408, 1664])
 def test_heads_that_nothing_decides_are_asked_for(width):
-    with refused("num_heads"):
+    with refused("its arrays: num_heads"):
         understand(opened(width, 2))
+    with refused("config.json: num_heads"):
+        understand(opened(width, 2, model_args={"num_heads": 7}))
     assert understand(replace(opened(width, 2), caller_num_heads=16)).spec.num_heads == 16
 
 

@@ -174,13 +174,15 @@ def with_heads(
     heads = config.get("num_attention_heads", section(config, "model_args").get("num_heads"))
     size = _size_name({**match.sizes, "H": 0})
     assumed: tuple[str, ...] = ()
+    file = "its arrays" if heads is None else "config.json"
     if heads is None:
         heads = default or opened.caller_num_heads
     if heads is None and (size or width in USUAL_WIDTHS):
         heads, assumed = width // USUAL_HEAD_SIZE, ("num_heads",)
         heads = SIZES[size]["num_heads"] if size else heads
     if type(heads) is not int or heads < 1 or width % heads:
-        refuse({"num_heads": heads}, "is not stated or no divisor: give num_heads=, or --num_heads")
+        why = "is not stated or no divisor: give num_heads=, or --num_heads"
+        refuse({"num_heads": heads}, why, file)
     of_pool = pool_heads or heads
     if type(of_pool) is not int or of_pool < 1 or width % of_pool:
         refuse({"attn_pool_num_heads": of_pool}, f"does not divide {width} channels")
@@ -242,7 +244,8 @@ def check_offsets(match: Match, size: tuple[int, int]) -> None:
         return
     wanted = num_offsets((size[0] // match.patch_pixels, size[1] // match.patch_pixels)) + 3
     if number != wanted:
-        refuse({"image_size": size}, f"means {wanted} offsets, of which there are {number}")
+        file = "its arrays" if "image_size" in match.assumed else "config.json"
+        refuse({"image_size": size}, f"means {wanted} offsets, of which there are {number}", file)
 
 
 def _size_name(sizes: Mapping[str, int]) -> str | None:

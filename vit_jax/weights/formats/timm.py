@@ -482,7 +482,7 @@ def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     fields["gelu"] = "exact"
     gated = match.layout.computes.get("mlp") == "swiglu"
     if gated and match.has("pooling"):  # the SiLU is that of its MLP too
-        external.refuse({"global_pool": "map", "act_layer": "silu"})
+        external.refuse({"global_pool": "map", "act_layer": "silu"}, file="its arrays")
     if not gated:
         fields["gelu"] = _GELUS[external.word(arguments, "act_layer", gelu, _GELUS)]
     in_use = arguments if arguments.get("global_pool") else config
