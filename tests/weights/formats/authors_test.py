@@ -86,6 +86,14 @@ def test_heads_of_a_bare_small_moco(tmp_path, capsys, by, prefix):
     assert ("MoCo v3's" in capsys.readouterr().err) == (by == "its positions")
 
 
+@pytest.mark.parametrize("shape", [(16,), (1, 0, 16)])
+def test_positions_of_an_odd_shape(tmp_path, shape):
+    arrays = toy_arrays(tmp_path / "toy") | {"pos_embed": from_array(np.ones(shape, np.float32))}
+    safetensors.write(tmp_path / "x.safetensors", arrays)
+    with refused("x.safetensors"):
+        weights.checkpoint_info(tmp_path / "x.safetensors")
+
+
 # Fields of toys, what names have before them, other arrays, and the layout.
 _TOY = TOY | {"num_classes": 0, "gelu": "exact"}
 _DINO = _TOY | {"layer_scale": 1e-5, "registers": 2}

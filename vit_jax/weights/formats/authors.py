@@ -105,8 +105,10 @@ def without_training(opened: Opened) -> tuple[Opened, str]:
 def _is_moco(tensors: Tensors) -> bool:
     """Returns whether positions are MoCo v3's sines and cosines, by which its S is known."""
     table = next((x for n, x in tensors.items() if re.fullmatch(r"(.*\.)?pos_embed", n)), None)
-    side = math.isqrt(max(0, table.shape[1] - 1)) if table and len(table.shape) == 3 else 0
-    if not table or table.shape[-1] % 4 or table.shape[1] != side**2 + 1:
+    if not table or len(table.shape) != 3:
+        return False
+    side = math.isqrt(max(0, table.shape[1] - 1))
+    if table.shape[-1] % 4 or table.shape[1] != side**2 + 1:
         return False
     omega = 10_000.0 ** -np.linspace(0, 1, table.shape[-1] // 4, endpoint=False)
     slow, fast = (x.reshape(-1, 1) * omega for x in np.indices((side, side)))
