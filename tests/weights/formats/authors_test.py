@@ -111,7 +111,7 @@ TABLES = {
         authors._OPEN_CLIP,
     ),
     "DINOv2": (
-        _DINO | {"mlp": "swiglu"},
+        _DINO | {"mlp": "swiglu", "width": 64},  # 2 heads are given, not 64 channels each
         "",
         {"mask_token": ROW},
         authors._dino(rotary=False, gated=True, qkv_bias="all"),
