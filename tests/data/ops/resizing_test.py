@@ -114,8 +114,8 @@ def test_every_op_takes_every_method(edges, method):
         size = (40, 30) if op is resizing.resize else 30
         actual = op(size, method=method, levels="nearest").apply(pixels, seed)
         np.testing.assert_array_equal(actual.numpy(), expected)
-    crops = [crops.inception_crop(30, method=method, antialias=a) for a in (True, False)]
-    filtered, sampled = (crop.apply(pixels, seed).numpy() for crop in crops)
+    made = [crops.inception_crop(30, method=method, antialias=a) for a in (True, False)]
+    filtered, sampled = (crop.apply(pixels, seed).numpy() for crop in made)
     assert filtered.shape == sampled.shape == (30, 30, 3)
     assert (filtered != sampled).any() == (method not in ("nearest", "area"))
 
