@@ -162,12 +162,12 @@ def messages(tmp_path, tiny_run, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["input.source=digts"], "input.source='digts': there is no such source. Did you mean"),
+        (["input.source=digts"], "input.source='digts' is no source. Did you mean"),
         (FOLDER, "input.data_dir=None"),
         ([*FOLDER, "input.data_dir=nowhere"], "input.data_dir=nowhere is not a folder"),
         ([*FOLDER, "input.data_dir=set"], 'not folders of images: set input.source="tfds"'),
         (["input.source=tfds", "input.data_dir=images"], "holds no dataset_info.json"),
-        (["input.data_dir=images"], "input.source='synthetic' reads no folder"),
+        (["input.data_dir=images"], "is not read by input.source='synthetic'"),
         (["evals.val.source=image_folder"], "evals.val.data_dir=None"),
         (["evals.val.labels=real.json"], "evals.val.labels=real.json cannot be read"),
         (["input.mixture.a.source=tfds"], "input.mixture.a.data_dir=None"),
