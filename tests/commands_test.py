@@ -83,7 +83,7 @@ def test_every_command_is_listed():
 
 
 def test_no_arguments(run):
-    check_refused(run({command: [] for command in COMMANDS}), r"missing|[Gg]ive|Which|No config")
+    check_refused(run({command: [] for command in COMMANDS}), r"missing|[Gg]ive|Which|No config|must have")
 
 
 def test_an_unknown_flag(run):
