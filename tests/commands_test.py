@@ -83,7 +83,8 @@ def test_every_command_is_listed():
 
 
 def test_no_arguments(run):
-    check_refused(run({command: [] for command in COMMANDS}), r"missing|[Gg]ive|Which|No config|must have")
+    words = r"missing|[Gg]ive|Which|No config|must have"
+    check_refused(run({command: [] for command in COMMANDS}), words)
 
 
 def test_an_unknown_flag(run):

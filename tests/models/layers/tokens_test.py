@@ -15,7 +15,7 @@ ROUNDING = 1e-5  # float32 sums of 48 terms in another order
 
 @pytest.mark.parametrize("size", [(8, 12), (11, 13)])
 def test_equals_a_strided_convolution(size):
-    patches = PatchEmbedding(4, 8, init=INIT, precision=FLOAT32, rngs=nnx.Rngs(0))
+    patches = PatchEmbedding(4, 8, channels=3, init=INIT, precision=FLOAT32, rngs=nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(1), (2, *size, 3))
     expected = jax.lax.conv_general_dilated(
         images,

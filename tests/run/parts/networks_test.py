@@ -16,7 +16,7 @@ def described(tiny_run, monkeypatch):
 
     def describe(max_labels, *overrides):
         config = tiny_run(*overrides)
-        source = SimpleNamespace(class_names=None)
+        source = SimpleNamespace(class_names=None, num_classes=4)
         model = networks.model(config, num_classes=4, several_labels=max_labels > 1)
         about = networks.description(config.init, model, source)["model"]
         # What evaluations ask, and what a checkpoint says.
