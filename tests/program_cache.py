@@ -32,8 +32,9 @@ def use():
 def limit():
     """Deletes all programs if they are too large."""
     folder = FOLDER / "programs"
-    if folder.exists() and sum(e.stat().st_size for e in os.scandir(folder)) > MAX_BYTES:
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):  # none yet, or one that another process renames
+        if sum(e.stat().st_size for e in os.scandir(folder)) > MAX_BYTES:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _get(cache, key):
