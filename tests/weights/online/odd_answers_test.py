@@ -309,7 +309,7 @@ def test_an_odd_hub(about, point_hub):
     missing += "Content-Length: 0\r\n\r\n"
     with answering(lambda p: ok(about) if p.startswith("/api/") else missing.encode()) as url:
         point_hub(url)
-        with named_error("timm:toy: ") as raised:
+        with named_error("timm:toy") as raised:
             online.fetch("timm:toy")
     assert len(str(raised.value)) < 700
 
@@ -334,7 +334,7 @@ def test_an_odd_file_of_a_hub(headers, point_hub, tmp_path):
     about = json.dumps({"id": "timm/toy", "sha": COMMIT}).encode()
     with answering(lambda p: ok(*((about,) if "/api/" in p else (b"{}",)), **headers)) as url:
         point_hub(url)
-        with named_error("timm:toy: "):
+        with named_error("timm:toy"):
             online.fetch("timm:toy")
     assert {path.name for path in tmp_path.iterdir()} <= {"hub", "cache"}
 
@@ -345,5 +345,5 @@ def test_an_odd_file_of_a_hub(headers, point_hub, tmp_path):
 def test_a_slow_hub(answer, point_hub):
     with answering(lambda path: answer) as url:
         point_hub(url)
-        with named_error("timm:toy: ", "slow"):
+        with named_error("timm:toy", "slow"):
             online.fetch("timm:toy")
