@@ -684,7 +684,7 @@ class ViTSpec(ModelSpec, BlockSpec):
         ),
         rule(
             "position_at", lambda m: m.position_at not in (None, *PLACES[m.position_embedding]),
-            "is no place of model.position_embedding={model.position_embedding}.",
+            "is not a place of model.position_embedding={model.position_embedding}.",
         ),
         *unread_rules(
             "model", ("rotary_grid", "rotary_offset", "rotary_columns_first"),
