@@ -5,9 +5,12 @@ from flax import nnx
 
 import vit_jax
 from tests.messages import refused
+from tests.workdirs import make_workdir
 from vit_jax import models, weights
 from vit_jax.run import info
 from vit_jax.train import train
+
+__all__ = ["make_workdir"]
 
 
 def test_versions_devices_and_settings(run_python):
@@ -54,6 +57,22 @@ def test_a_run_on_one_screen(tiny_run, tmp_path, run_python):
     document = json.loads(done.stdout)
     assert document["run"]["config"]["total"]["steps"] == 4 and document["run"]["runs"]
     assert document["rows"] == rows and "jax 0." in document["versions"]
+
+
+def test_a_folder_of_runs_has_a_line_for_each(make_workdir, tmp_path):
+    make_workdir("grid/lr=0.1", {10: {"test/accuracy": 0.5}, 20: {"test/accuracy": 0.25}})
+    make_workdir("grid/lr=0.2", {})
+    (tmp_path / "grid" / "sweep.json").write_text("{}")
+    *table, empty, hint = info.describe_path(f"{tmp_path}/grid/").splitlines()
+    assert [line.split() for line in table] == [
+        ["run", "step", "of", "best", "by", "value"],
+        ["lr=0.1", "20", "30", "10", "test/accuracy", "50.00%"],
+        ["lr=0.2", "0", "30", "-", "-", "-"],
+    ]
+    assert not empty and f"vit-jax report {tmp_path}/grid/*/ " in hint
+    assert set(info._document(str(tmp_path / "grid"))["runs"]) == {
+        f"{tmp_path}/grid/lr=0.{n}" for n in (1, 2)
+    }
 
 
 def test_weights(tmp_path):

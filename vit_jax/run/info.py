@@ -1,7 +1,8 @@
 """Describes a run, weights, or this machine: vit-jax info [RUN or WEIGHTS]
 
 Of a run: how far it is, its best step and by what, its checkpoints, its last rows, and where its
-time went; of weights: their model. Of neither: versions, devices and settings for a bug report.
+time went; of a folder of runs, such as a sweep's: a line for each; of weights: their model. Of
+neither: versions, devices and settings for a bug report.
 --json prints all of these and a run's config and starts; it has your paths in it.
 """
 
@@ -11,6 +12,8 @@ import math
 import os
 import platform
 import re
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -60,11 +63,23 @@ def _devices() -> str:
         return f"error: {describe_error(error)}"
 
 
+def describe_runs(path: str, folders: Sequence[epath.Path]) -> str:
+    """Describes the runs in a folder by a line for each: how far it is, its best step, by what."""
+    rows = []
+    for folder in folders:
+        run = runs.read(folder, folder.name)
+        metric, values, best = _best(run, read_document(folder)["config"].get("checkpoint", {}))
+        shown = [f"{best[0]:,}", metric, readable(metric, values[best[0]])] if best else ["-"] * 3
+        rows.append([run.name, f"{run.last_step:,}", f"{run.planned_steps or 0:,}", *shown])
+    table = aligned(["run", "step", "of", "best", "by", "value"], rows, left=(0, 4))
+    page = f"vit-jax report {shlex.quote(path.rstrip('/'))}/*/"
+    return "\n".join([*table, "", f"vit-jax info RUN has more of one; {page} draws their curves."])
+
+
 def describe_run(path: str) -> str:
     """Describes a work directory on one screen."""
     folder = epath.Path(path)
     run, config = runs.read(folder, path), read_document(path)["config"]
-    checkpoint = config.get("checkpoint", {})
     model = config["model"].get("name") or config["init"]["weights"]  # as configs/finetune.py
     begun = f"{run.starts[0]['time']}, starts: {len(run.starts)}" if run.starts else "not yet"
     devices = run.starts[-1]["devices"] if run.starts else {}
@@ -74,7 +89,7 @@ def describe_run(path: str) -> str:
         f"started  {begun}, on {devices.get('count')} x {devices.get('kind')}",
         f"step     {run.last_step:,}{of}{'' if run.last_step == run.planned_steps else GOES_ON}",
         *_time(run),
-        *_checkpoints(run, checkpoint.get("best_metric"), checkpoint.get("best_mode")),
+        *_checkpoints(run, config.get("checkpoint", {})),
     ]
     shown = sorted(runs.rows_by_step(folder).items())[-LAST:]
     keys = [
@@ -103,15 +118,22 @@ def _time(run: runs.Run) -> list[str]:
     return [text]
 
 
-def _checkpoints(run: runs.Run, best_metric: str | None, mode: str | None) -> list[str]:
+def _best(run: runs.Run, checkpoint: Mapping[str, Any]) -> tuple[str, dict[int, float], list[int]]:
+    """The metric that the best step is by, its values, and their steps, the best first."""
+    scores = (key for key in run.series if EVALUATED.fullmatch(key))
+    metric = checkpoint.get("best_metric") or next(scores, "train/loss")
+    series = run.series.get(metric, runs.Series([], []))
+    values = {step: x for step, x in zip(*series, strict=True) if not math.isnan(x)}
+    mode = best_mode(metric, checkpoint.get("best_mode"))
+    return metric, values, checkpoint_dir.rank(values, mode)
+
+
+def _checkpoints(run: runs.Run, checkpoint: Mapping[str, Any]) -> list[str]:
     """The best step and by what; and a line for each of the last checkpoints, with its size."""
     directory = run.folder / "checkpoints"
     saved, lines = workdir.steps(directory), []
-    scores = (key for key in run.series if EVALUATED.fullmatch(key))
-    metric = best_metric or next(scores, "train/loss")
-    series = run.series.get(metric, runs.Series([], []))
-    values = {step: x for step, x in zip(*series, strict=True) if not math.isnan(x)}
-    for step in checkpoint_dir.rank(values, best_mode(metric, mode))[:1]:
+    metric, values, best = _best(run, checkpoint)
+    for step in best[:1]:
         where = f"{run.folder}@{step}" if step in saved else "not kept, see checkpoint.best_metric"
         lines = [f"best     step {step:,}, by {metric} {readable(metric, values[step])}: {where}"]
     for step in saved[-LAST:]:
@@ -127,6 +149,8 @@ def _document(path: str) -> dict[str, Any]:
     if _is_run(path):
         rows = runs.rows_by_step(epath.Path(path))
         return {"run": read_document(path), "rows": list(rows.values())}
+    if folders := _runs_below(path):
+        return {"runs": {str(folder): _document(str(folder)) for folder in folders}}
     return {"weights": describe_path(path)}
 
 
@@ -134,10 +158,19 @@ def _is_run(path: str) -> bool:
     return not weights.is_external(path) and (epath.Path(path) / CONFIG_FILE).exists()
 
 
+def _runs_below(path: str) -> list[epath.Path]:
+    folder = epath.Path(path)
+    if weights.is_external(path) or not folder.is_dir():
+        return []
+    return sorted(each for each in folder.iterdir() if _is_run(str(each)))
+
+
 def describe_path(path: str) -> str:
-    """Describes a work directory, or weights' model. UserError for others."""
+    """Describes a work directory, those in a folder, or weights' model. UserError for others."""
     if _is_run(path):
         return describe_run(path)
+    if folders := _runs_below(path):
+        return describe_runs(path, folders)
     info = weights.checkpoint_info(path)
     height, width = info.preprocess.image_size
     what = f"images of {height} x {width} pixels, {info.num_classes:,} classes"
