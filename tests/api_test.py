@@ -66,7 +66,7 @@ def test_paths_in_errors_stay(tmp_path):
         run.fit(loggers="printed")
 
 
-@pytest.mark.parametrize("folder", ["", "memory://x", "file:///tmp/x"])
+@pytest.mark.parametrize("folder", ["", "memory://x", "file:///tmp/x", "run@200", "runs/a@best"])
 def test_a_work_directory_that_is_no_folder(folder):
     with refused(folder or "workdir is empty") as told:
         vit_jax.Run(vit_jax.load_config(TINY_RUN), folder)

@@ -189,6 +189,15 @@ def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
     assert (trained / "config.json").read_bytes() == before
 
 
+def test_a_name_with_a_step_is_for_reading(tmp_path):
+    for name in ("run@200", "run@best"):
+        with refused(f"--workdir={tmp_path / name}"):
+            workdir.named(tmp_path / name)
+    (tmp_path / "run@200").mkdir()  # begun by an earlier version
+    for name in ("run@200", "run@night", "200"):
+        assert workdir.named(tmp_path / name).name == name
+
+
 def test_of_two_runs_in_a_folder_the_one_that_started_last_owns_it(tmp_path):
     record = WorkdirRecord(epath.Path(tmp_path), {"config": {}, "fingerprint": {}, "runs": []}, [])
     check_owner(record.folder, "of a config.json that is not there")

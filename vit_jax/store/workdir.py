@@ -273,9 +273,13 @@ def named(path: epath.PathLike) -> epath.Path:
     cure = "Give a folder or gs://..., or mount that storage as a folder."
     with writing("--workdir", path, cure=cure):
         try:
-            return epath.Path(expand_home(path))
+            folder = epath.Path(expand_home(path))
         except KeyError as error:  # a scheme that etils does not know, such as memory://
             raise ValueError(f"the scheme {error} is unknown") from error
+    if re.search(r"@(\d+|best)$", folder.name) and not folder.exists():
+        rule = "is a step of a run, which --checkpoint and --config.init.weights read"
+        raise UserError(f"{rule}; give the run, or another name.", field=f"--workdir={path}")
+    return folder
 
 
 def check_name(folder: epath.Path) -> None:
