@@ -5,8 +5,8 @@ on where it stopped, for whatever reason it stopped; from an earlier step, if la
 moved out of DIR/checkpoints, which keeps the last two (--config.checkpoint.keep_last=N,
 keep_every_steps=N); with other fields in a copy of DIR, by --allow_config_change. vit-jax info DIR
 shows how far it is, its best step and its speed. To fine-tune weights on a folder of images:
---config finetune --config.init.weights=WEIGHTS --config.input.data_dir=FOLDER. All fields:
-docs/config.md; all configs: docs/configs.md.
+--config finetune --config.init.weights=WEIGHTS --config.input.data_dir=FOLDER.
+All configs: docs/configs.md.
 """
 
 from vit_jax.core import machine

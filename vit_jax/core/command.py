@@ -51,7 +51,10 @@ def define_overrides(fields: Callable[[], Sequence[str]]) -> None:
     """
     _fields.append(fields)
     flags.DEFINE_multi_string(
-        OVERRIDE, [], "Overrides a field: --config.optim.lr=3e-4 is short for it. May be repeated."
+        OVERRIDE,
+        [],
+        "Overrides a field: --config.optim.lr=3e-4 is short for it. All fields: docs/config.md; "
+        "--config.optim.x=1 names those of optim. May be repeated.",
     )
 
 
