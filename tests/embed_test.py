@@ -149,52 +149,44 @@ def end(data):
     return 8 + int.from_bytes(data[-8:-4], "little")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"",
-        lambda data: data[: -20 - end(data)] + bytes(20) + data[-end(data) :],
-        lambda data: data[:-100] + bytes(90) + data[-10:],
-        lambda data: data.replace(b"ARROW:schema", b"ARROW:schem?"),  # lists have any size then
-    ],
-    ids=["empty", "rows", "metadata", "schema"],
-)
-def test_a_part_that_was_damaged_is_written_again(
-    folder, checkpoint, tmp_path, monkeypatch, damage
+FIRST, SECOND = "00000000.parquet", "00000001.parquet"
+DAMAGES = {
+    "empty": lambda data: b"",
+    "rows": lambda data: data[: -20 - end(data)] + bytes(20) + data[-end(data) :],
+    "metadata": lambda data: data[:-100] + bytes(90) + data[-10:],
+    # Lists have any size then.
+    "schema": lambda data: data.replace(b"ARROW:schema", b"ARROW:schem?"),
+}
+
+
+def damage(how):
+    return lambda parts: (parts / SECOND).write_bytes(how((parts / SECOND).read_bytes()))
+
+
+def swap(parts):
+    (parts / FIRST).rename(parts / "x")
+    (parts / SECOND).rename(parts / FIRST)
+    (parts / "x").rename(parts / SECOND)
+
+
+MIX_UPS = {
+    **{name: damage(how) for name, how in DAMAGES.items()},
+    "swapped": swap,
+    "twice": lambda parts: shutil.copy(parts / FIRST, parts / SECOND),
+    "a copy": lambda parts: shutil.copy(parts / FIRST, parts / "00000000 (1).parquet"),
+    "missing": lambda parts: (parts / SECOND).unlink(),
+}
+
+
+@pytest.mark.parametrize("name", MIX_UPS)
+def test_parts_that_are_damaged_or_not_in_their_places_are_written_again(
+    folder, checkpoint, tmp_path, monkeypatch, name
 ):
     output = tmp_path / "a.parquet"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(embedding._Table, "join", lambda table: signal.raise_signal(signal.SIGINT))
         embed(folder, checkpoint, output)
-    part = tmp_path / ".a.parquet.parts" / "00000001.parquet"
-    part.write_bytes(damage(part.read_bytes()))
-    straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
-    assert embed(folder, checkpoint, output).read().equals(straight)
-
-
-def swap(parts):
-    first, second = (parts / f"0000000{number}.parquet" for number in (0, 1))
-    first.rename(parts / "x")
-    second.rename(first)
-    (parts / "x").rename(second)
-
-
-@pytest.mark.parametrize(
-    "mix_up",
-    [
-        swap,
-        lambda parts: shutil.copy(parts / "00000000.parquet", parts / "00000001.parquet"),
-        lambda parts: shutil.copy(parts / "00000000.parquet", parts / "00000000 (1).parquet"),
-        lambda parts: (parts / "00000001.parquet").unlink(),
-    ],
-    ids=["swapped", "twice", "a copy", "missing"],
-)
-def test_parts_are_in_their_places(folder, checkpoint, tmp_path, monkeypatch, mix_up):
-    output = tmp_path / "a.parquet"
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(embedding._Table, "join", lambda table: signal.raise_signal(signal.SIGINT))
-        embed(folder, checkpoint, output)
-    mix_up(tmp_path / ".a.parquet.parts")
+    MIX_UPS[name](tmp_path / ".a.parquet.parts")
     straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
     assert embed(folder, checkpoint, output).read().equals(straight, check_metadata=True)
 
@@ -263,12 +255,9 @@ def test_another_file_is_not_replaced(folder, checkpoint, tmp_path, monkeypatch)
     with refused("a.parquet"):
         embed(folder, checkpoint, output)
     assert output.read_text() == "mine"
-    with refused("--output"):
-        embed(folder, checkpoint, tmp_path / "a.csv")
-    with refused("--output"):
-        embed(folder, checkpoint, tmp_path / "\udcff.parquet")
-    with refused("--output"):
-        embed(folder, checkpoint, output / "b.parquet")
+    for wrong in (tmp_path / "a.csv", tmp_path / "\udcff.parquet", output / "b.parquet"):
+        with refused("--output"):
+            embed(folder, checkpoint, wrong)
 
 
 def test_images_that_cannot_be_read(folder, checkpoint, tmp_path, capsys):
@@ -304,12 +293,9 @@ def test_folders_of_other_forms(folder, checkpoint, tmp_path):
     with refused("--split='all'"):
         embed(tmp_path / "splits", checkpoint, tmp_path / "all.parquet")
     (tmp_path / "empty").mkdir()
-    with refused("empty"):
-        embed(tmp_path / "empty", checkpoint, tmp_path / "e.parquet")
-    with refused("nowhere"):
-        embed("/nowhere", checkpoint, tmp_path / "e.parquet")
-    with refused("gs://"):
-        embed("gs://bucket/images", checkpoint, tmp_path / "e.parquet")
+    for wrong in (tmp_path / "empty", "/nowhere", "gs://bucket/images"):
+        with refused(wrong):
+            embed(wrong, checkpoint, tmp_path / "e.parquet")
 
 
 def test_numbers_that_are_not_finite(folder, checkpoint, tmp_path):

@@ -1,4 +1,4 @@
-"""Converts weights from one format to another: vit-jax convert --input B_16.npz --output vit_b16
+"""Converts weights from one format to another: vit-jax convert --checkpoint B_16.npz --output DIR
 
 The input is recognised by its contents; see docs/weights.md.
 """
@@ -58,24 +58,15 @@ def default_format(output: str) -> str:
 
 def main(_: list[str]) -> None:
     """Runs the command."""
-    print(
-        convert(
-            FLAGS.input,
-            FLAGS.output,
-            to=FLAGS.to or default_format(FLAGS.output),
-            ema=FLAGS.ema,
-            head=FLAGS.head,
-            image_size=image_size(FLAGS.image_size),
-            num_heads=FLAGS.num_heads,
-            position_resize=FLAGS.position_resize,
-            approximate=FLAGS.approximate,
-            labels=FLAGS.labels,
-        )
-    )
+    names = ("ema", "head", "num_heads", "position_resize", "approximate", "labels")
+    options = command.values(*names) | {"image_size": image_size(FLAGS.image_size)}
+    to = FLAGS.to or default_format(FLAGS.output)
+    print(convert(FLAGS.checkpoint, FLAGS.output, to=to, **options))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
+    command.define_checkpoint()
+    flags.DEFINE_alias("input", "checkpoint")
     flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
     flags.DEFINE_enum(
         "to",
@@ -97,5 +88,5 @@ if __name__ == "__main__":
         "approximate", False, "Also write what the format's readers compute only nearly the same."
     )
     command.define_labels()
-    flags.mark_flags_as_required(["input", "output"])
+    flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

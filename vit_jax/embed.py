@@ -259,17 +259,14 @@ class _Table:
 
     def write_part(self, number: int, columns: Sequence[pa.Array]) -> None:
         """Writes a part, and those before it, which have no rows; each whole or not at all."""
-        while self.num_parts < number:
-            self._write(self._schema.empty_table())
-        self._write(pa.Table.from_arrays(list(columns), schema=self._schema))
-
-    def _write(self, part: pa.Table) -> None:
-        with writing("--output", self._file), atomic_file(self._part(self.num_parts)) as temporary:
-            about = {**self._schema.metadata, PART: str(self.num_parts)}
-            part = part.replace_schema_metadata(about)
-            parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
-        self.num_rows += len(part)
-        self.num_parts += 1
+        rows = pa.Table.from_arrays(list(columns), schema=self._schema)
+        for part in range(self.num_parts, number + 1):
+            content = rows if part == number else self._schema.empty_table()
+            content = content.replace_schema_metadata({**self._schema.metadata, PART: str(part)})
+            how = {"use_dictionary": False, "write_page_checksum": True}
+            with writing("--output", self._file), atomic_file(self._part(part)) as temporary:
+                parquet.write_table(content, temporary, **how)
+        self.num_parts, self.num_rows = number + 1, self.num_rows + len(rows)
 
     def join(self) -> None:
         """Makes the parts row groups of the file, and deletes them."""
@@ -305,18 +302,9 @@ def main(arguments: list[str]) -> None:
         raise UserError("Which images? Give one folder behind the flags.")
     compilation_cache.use()
     with contextlib.closing(Screen(sys.stderr)) as screen:
-        embed(
-            arguments[0],
-            FLAGS.checkpoint,
-            Path(FLAGS.output).expanduser(),
-            features=FLAGS.features,
-            dtype=FLAGS.dtype,
-            split=FLAGS.split,
-            ema=FLAGS.ema,
-            batch_size=FLAGS.batch_size,
-            on_bad_image=FLAGS.on_bad_image,
-            screen=screen,
-        )
+        names = ("features", "dtype", "split", "ema", "batch_size", "on_bad_image")
+        output = Path(FLAGS.output).expanduser()
+        embed(arguments[0], FLAGS.checkpoint, output, screen=screen, **command.values(*names))
 
 
 if __name__ == "__main__":

@@ -282,12 +282,9 @@ def _predict(arguments: list[str], screen: Screen) -> None:
     output = FLAGS.output and Path(check_output(FLAGS.output, endings=tuple(TABLES)))
     command.refuse_flags("json", when=output, rule="cannot be with --output.")
     files = find(arguments, sys.stderr)
-    flags_of_predictor = ("ema", "batch_size", "int8", "dtype", "labels")
-    options: dict[str, Any] = {name: FLAGS[name].value for name in flags_of_predictor}
+    options = command.values("ema", "batch_size", "int8", "dtype", "labels")
     predictor = Predictor(FLAGS.checkpoint, **options)
-    predictions = predictor(
-        files, top_k=FLAGS.top_k, on_bad_image=FLAGS.on_bad_image, screen=screen
-    )
+    predictions = predictor(files, screen=screen, **command.values("top_k", "on_bad_image"))
     if output:
         has_thresholds = weights.open_model(FLAGS.checkpoint, ema=FLAGS.ema).thresholds
         columns = COLUMNS.append(TAKEN) if has_thresholds else COLUMNS

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -85,6 +86,11 @@ def refuse_flags(
     given = [name for name in names if values[name].present]
     if when and given:
         raise errors.UserError(rule, field=f"--{given[0]}")
+
+
+def values(*names: str) -> dict[str, Any]:
+    """The values of flags by their names, for a call whose arguments have these names."""
+    return {name: flags.FLAGS[name].value for name in names}
 
 
 def check_values(values: flags.FlagValues) -> None:

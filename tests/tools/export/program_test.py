@@ -82,7 +82,11 @@ def test_the_command(toy, tmp_path, run_python, to):
     assert (done.returncode, done.stderr) == (0, "")
     what = {"stablehlo": "a program", "onnx": "a file", "huggingface": "a folder"}[to]
     assert done.stdout.startswith(f"saved {output}, {what} for ")
-    assert done.stdout.endswith(": ViT-2x16/4, images of 12 x 8 pixels\n")
+    first, *lines = done.stdout.splitlines()
+    assert first.endswith(": ViT-2x16/4")
+    mean = [0.5, 0.5, 0.5]
+    takes = f"takes images, float32 [any number, 12, 8, 3]: (pixel / 255 - {mean}) / {mean}"
+    assert lines == ([] if to == "huggingface" else [takes])
     if to == "huggingface":
         assert weights.load_with_info(tmp_path / "out").class_names == ("ant", "bee", "cat")
     elif to == "stablehlo":

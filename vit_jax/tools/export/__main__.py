@@ -5,14 +5,16 @@ without this package, on any of the platforms it was made for; --to=onnx a file 
 --to=tflite one for LiteRT; see docs/export.md.
 """
 
+from typing import Any
+
 from absl import flags
 
 from vit_jax import weights
-from vit_jax.core import cloud, command
+from vit_jax.core import arrays, cloud, command
 from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import tflite
 from vit_jax.tools.export.onnx_file import save as onnx
-from vit_jax.tools.export.program import PLATFORMS, new_file, stablehlo
+from vit_jax.tools.export.program import INPUT, PLATFORMS, new_file, stablehlo
 
 FLAGS = flags.FLAGS
 FORMATS = {
@@ -40,6 +42,14 @@ def chosen_format() -> str:
     return to
 
 
+def describe_input(model: Any, batch: int | str) -> str:
+    """ "takes images, float32 [1, 224, 224, 3]: (pixel / 255 - [0.5]) / [0.5]"."""
+    about = model.preprocess
+    shape = ", ".join(map(str, (batch, *about.image_size, about.channels)))
+    pixel = f"pixel / {arrays.largest(about.dtype):g}"
+    return f"takes {INPUT}, float32 [{shape}]: ({pixel} - {[*about.mean]}) / {[*about.std]}"
+
+
 def main(_: list[str]) -> None:
     to = chosen_format()
     dtype = "float32" if to in IN_FLOAT32 else FLAGS.dtype
@@ -56,8 +66,9 @@ def main(_: list[str]) -> None:
             tflite.save(loaded, output, FLAGS.batch_size)
         else:
             stablehlo(loaded, output, FLAGS.platforms)
-    size = "{} x {}".format(*loaded.model.preprocess.image_size)
-    print(f"saved {FLAGS.output}, {FORMATS[to]}: {loaded.name}, images of {size} pixels")
+    print(f"saved {FLAGS.output}, {FORMATS[to]}: {loaded.name}")
+    if to != "huggingface":  # whose processor prepares images
+        print(describe_input(loaded.model, FLAGS.batch_size if to == "tflite" else "any number"))
     if notice:
         print(notice)
 

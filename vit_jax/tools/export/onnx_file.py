@@ -22,7 +22,7 @@ from vit_jax.core.errors import UserError, writing
 from vit_jax.models.layers.kernels import choice
 from vit_jax.tools.export import onnx_operators
 from vit_jax.tools.export.onnx_operators import Graph, Node, Value, constant
-from vit_jax.tools.export.program import about, new_file
+from vit_jax.tools.export.program import INPUT, about, new_file
 from vit_jax.weights import Loaded
 
 # Calls of a program within the program, by the parameter that holds it.
@@ -126,7 +126,7 @@ OPSET, IR_VERSION = 18, 8
 # A file of protocol buffers holds less than 2 GiB: larger weights are in a second file.
 MOST_BYTES = 2**31 - 2**20
 SMALL_BYTES = 1024  # constants below are never in the second file
-INPUT, BATCH = "images", "batch"
+BATCH = "batch"
 
 
 def save(loaded: Loaded, path: str | Path) -> None:

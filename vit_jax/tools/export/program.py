@@ -43,6 +43,7 @@ def new_file(path: str | Path, to: str) -> Path:
 
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
+INPUT = "images"
 PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"
 
 

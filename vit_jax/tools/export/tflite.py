@@ -18,10 +18,9 @@ from vit_jax.core.files import atomic_file
 from vit_jax.models.layers.block import Mlp
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.stack import Stack
-from vit_jax.tools.export.program import ABOUT, about, new_file
+from vit_jax.tools.export.program import ABOUT, INPUT, about, new_file
 from vit_jax.weights import Loaded
 
-INPUT = "images"
 EXACT = {"approximate": False}  # what jax.nn.gelu is called with
 ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 

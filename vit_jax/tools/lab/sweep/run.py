@@ -217,8 +217,7 @@ def read_grid() -> SweepGrid:
 
 def read_flags() -> tuple[epath.Path, SweepOptions]:
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
-    shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
-    options = SweepOptions(name, **shared)
+    options = SweepOptions(name, **command.values(*SHARED))
     slots.make_runner(Reporter([], None), options)  # checks them before a folder is made
     return workdir.named(FLAGS.workdir), options
 

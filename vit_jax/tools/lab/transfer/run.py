@@ -37,10 +37,7 @@ from vit_jax.tools.lab.transfer.task import CHOOSE, FINAL, HELD_OUT, Splits, Tra
 FILE = "transfer.json"
 # What may not differ when a transfer goes on: the choice, or the test, would mean something else.
 # The grids are kept, and compared, by the sweeps.
-FIXED = (
-    "checkpoint", "held_out", "choose_split", "held_out_split", "evaluation", "metric", "ema",
-    "choose_seeds",
-)  # fmt: skip
+FIXED = [f.name for f in dataclasses.fields(TransferTask) if f.name not in ("grid", "seeds")]
 
 
 def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> TransferResult:
@@ -201,9 +198,7 @@ def define_flags(workdir: str) -> None:
 
 def main(_: list[str]) -> None:
     folder, options = sweeps.read_flags()
-    names = {each.name for each in dataclasses.fields(TransferTask)} - {"grid"}
-    fields: dict[str, Any] = {name: FLAGS[name].value for name in names}
-    task = TransferTask(**fields, grid=sweeps.read_grid())
+    task = TransferTask(**command.values("seeds", *FIXED), grid=sweeps.read_grid())
     sweeps.run_or_show(transfer, dry_run, folder, task, options)
 
 

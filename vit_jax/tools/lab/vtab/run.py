@@ -18,7 +18,7 @@ from etils import epath
 
 from vit_jax import weights
 from vit_jax.core import command
-from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
+from vit_jax.core.errors import ErrorCollector, UserError, nearest
 from vit_jax.data import files, label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
@@ -57,17 +57,16 @@ class TaskData(NamedTuple):
 def find_data(names: Sequence[str], root: str) -> dict[str, TaskData]:
     """The data of these tasks below `root`, the data_dir of TFDS; nothing of a test is read."""
     folders = {name: _folder(TASKS[name], root) for name in names}
-    missing = [name for name, folder in folders.items() if folder is None]
+    if missing := [name for name, folder in folders.items() if folder is None]:
+        first, *others = dict.fromkeys(TASKS[name].folder for name in missing)
+        make = f"tfds.builder('{first}', data_dir='{root}').download_and_prepare()"
+        cure = f"TFDS makes each, as {make}. Or give --leave_out={','.join(missing)}"
+        rule = f"lacks {', '.join([first, *others])}."
+        raise UserError(rule, field="--data", value=root, cure=cure)
     errors = ErrorCollector()
-    if missing:
-        errors.attempt("data", _raise_missing, missing, names, root)
-    data = {
-        name: errors.attempt(name, _inspect, name, folder)
-        for name, folder in folders.items()
-        if folder is not None
-    }
+    data = {name: errors.attempt(name, _inspect, name, str(folders[name])) for name in names}
     errors.raise_all()
-    return {name: each for name, each in data.items() if each is not NOT_MADE}
+    return data
 
 
 def _folder(task: VtabTask, root: str) -> str | None:
@@ -75,25 +74,6 @@ def _folder(task: VtabTask, root: str) -> str | None:
         return tfds.find_folder(files.join(root, *task.folder.split("/")), where="--data")
     except UserError:
         return None
-
-
-def _raise_missing(names: Sequence[str], requested: Sequence[str], root: str) -> None:
-    by_folder: dict[str, list[str]] = {}
-    for name in names:
-        by_folder.setdefault(TASKS[name].folder, []).append(name)
-    lines = "".join(
-        f"\n  {folder:41} for {', '.join(tasks)}" for folder, tasks in by_folder.items()
-    )
-    first = next(iter(by_folder))
-    rest = [name for name in requested if name not in names]
-    remedy = f"--leave_out={','.join(names)}" if len(requested) == len(TASKS) else ""
-    remedy = remedy or f"--tasks={','.join(rest)}"
-    raise UserError(
-        f"--data={root} lacks {len(by_folder)} data sets:{lines}\n"
-        'Each is made by TFDS: python -c "import tensorflow_datasets as tfds; '
-        f"tfds.builder('{first}', data_dir='{root}').download_and_prepare()\""
-        + (f". Or go without them, and without a mean over all: {remedy}" if rest else ".")
-    )
 
 
 def _inspect(name: str, folder: str) -> TaskData:
@@ -142,13 +122,11 @@ class VtabRun(NamedTuple):
     choose_seeds: int = 1
 
     def names(self) -> list[str]:
-        wanted = [n for n in TASKS if n not in self.leave_out and n in (self.tasks or TASKS)]
         named = [*self.tasks, *self.leave_out]
         rules = [f"VTAB has no task {n!r}. {nearest(n, TASKS)}" for n in named if n not in TASKS]
-        if not wanted or set(self.tasks) - set(wanted):
-            rules.append("--leave_out names tasks of --tasks, or all.")
-        if rules:
-            raise UserError(rules[0])
+        wanted = [n for n in TASKS if n not in self.leave_out and n in (self.tasks or TASKS)]
+        if rules or not wanted:
+            raise UserError([*rules, "--leave_out leaves no task."][0])
         return wanted
 
 
@@ -268,8 +246,7 @@ FLAGS = flags.FLAGS
 
 def main(_: list[str]) -> None:
     folder, options = sweeps.read_flags()
-    fields: dict[str, Any] = {name: FLAGS[name].value for name in VtabRun._fields}
-    request = VtabRun(**fields)
+    request = VtabRun(**command.values(*VtabRun._fields))
     sweeps.run_or_show(vtab, dry_run, folder, request, options)
 
 
