@@ -35,7 +35,7 @@ def distorted(scene: np.ndarray) -> dict[str, Images]:
 
     def at(name: str, level: int) -> np.ndarray:
         distortion = autoaugment.DISTORTIONS[name]
-        argument = tf.constant(distortion.argument(level, autoaugment.REACH))
+        argument = tf.constant(distortion.argument(level))
         return distortion.apply(tf.constant(scene), argument, chance).numpy()
 
     return {name: [at(name, level) for level in LEVELS] for name in autoaugment.CHOICES}

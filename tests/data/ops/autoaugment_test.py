@@ -9,9 +9,8 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import autoaugment
-from vit_jax.data.ops.autoaugment import DISTORTIONS, POLICIES, Reach, distort
+from vit_jax.data.ops.autoaugment import DISTORTIONS, POLICIES, distort
 
-REACH = Reach(translate_px=100, cutout_px=40)
 SIGNED = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 MIDDLE = (0.75, 0.5, 0.5)  # the positive sign, the centre
 
@@ -37,6 +36,7 @@ def distorted(pixels, name, argument, chance=MIDDLE):
         ("Sharpness", 0.1, 1.9, 2.8, 5.5),
         ("ShearX", 0, 0.3, 0.45, 0.9),
         ("TranslateX", 0, 100, 150, 300),
+        ("TranslateY far", 0, 250, 375, 750),
         ("Cutout", 0, 40, 60, 120),
         ("TranslateX of width", 0, 150 / 331, 225 / 331, 450 / 331),
         ("TranslateY of height", 0, 150 / 331, 225 / 331, 450 / 331),
@@ -53,7 +53,7 @@ def distorted(pixels, name, argument, chance=MIDDLE):
     ],
 )
 def test_arguments_by_level(name, at_0, at_10, at_15, at_30):
-    arguments = [DISTORTIONS[name].argument(level, REACH) for level in (0, 10, 15, 30)]
+    arguments = [DISTORTIONS[name].argument(level) for level in (0, 10, 15, 30)]
     assert arguments == pytest.approx([at_0, at_10, at_15, at_30])
 
 
@@ -61,7 +61,7 @@ def test_arguments_by_level(name, at_0, at_10, at_15, at_30):
 def test_odd_sizes(name):
     for size, level in itertools.product([(1, 1), (7, 300), (2, 5)], (0, 10, 30)):
         pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-        result = distorted(pixels, name, DISTORTIONS[name].argument(level, REACH))
+        result = distorted(pixels, name, DISTORTIONS[name].argument(level))
         assert result.shape == pixels.shape
 
 
@@ -104,7 +104,7 @@ def test_each_in_torch_is_that_of_pillow(name):
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     named = f"{name} in torch"
     for level, sign in itertools.product(range(10), (-1, 1)):
-        argument = DISTORTIONS[named].argument(level, REACH)
+        argument = DISTORTIONS[named].argument(level)
         ours = distorted(pixels, named, argument, (0.25 if sign < 0 else 0.75, 0.5, 0.5))
         expected = theirs(Image.fromarray(pixels), np.linspace(0, limit, 10)[level], sign)
         off = (ours != np.asarray(expected)).any(axis=-1)
@@ -114,7 +114,7 @@ def test_each_in_torch_is_that_of_pillow(name):
 @pytest.mark.parametrize("name", SIGNED)
 def test_either_direction(name):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)
-    argument = DISTORTIONS[name].argument(3, REACH)
+    argument = DISTORTIONS[name].argument(3)
     positive = distorted(pixels, name, argument)
     negative = distorted(pixels, name, argument, (0.25, 0.5, 0.5))
     np.testing.assert_array_equal(negative, distorted(pixels, name, -argument))
@@ -145,22 +145,24 @@ def test_draws_sub_policies_equally_often_and_steps_by_their_probability(drawn):
     draws = drawn(autoaugment.autoaugment("v0"), DRAWS)
     expected = Counter()
     for name, probability, _ in (step for steps in sub_policies for step in steps):
-        expected[name] += probability * DRAWS / len(sub_policies)
+        expected[name.replace("TranslateY", "TranslateY far")] += (
+            probability * DRAWS / len(sub_policies)
+        )
     counts = Counter(name for name, _, _ in draws if name)
     for name, count in expected.items():
         assert abs(counts[name] - count) < 4.5 * count**0.5, name
     # Both ops of one sub-policy, unique to it: 1.0 and 0.8 of 40, standard deviation 5.6.
     pairs = Counter((a[0], b[0]) for a, b in zip(draws[::2], draws[1::2], strict=True))
-    assert 10 < pairs["Rotate", "TranslateY"] < 54
+    assert 10 < pairs["Rotate", "TranslateY far"] < 54
 
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_arguments_are_those_of_the_level(drawn, legacy):
-    reach = autoaugment.Reach(translate_px=250, cutout_px=100)
     levels = {}
     for named, _, level in (step for steps in POLICIES["v0"] for step in steps):
-        name = autoaugment.legacy_name(named) if legacy else named
-        argument = autoaugment.DISTORTIONS[name].argument(level, reach)
+        name = autoaugment.named(named, "as published") if legacy else named
+        name = name.replace("TranslateY", "TranslateY far")
+        argument = autoaugment.DISTORTIONS[name].argument(level)
         levels.setdefault(name, set()).add(np.float32(argument).item())
     draws = drawn(autoaugment.autoaugment("v0", legacy), 400)
     assert all(argument in levels[name] for name, argument, _ in draws if name)

@@ -36,11 +36,10 @@ def test_chooses_all_sixteen_equally_often(drawn):
 
 @pytest.mark.parametrize("magnitude", [0, 2.5, 15, 30])
 def test_gives_each_the_argument_of_the_magnitude(drawn, magnitude):
-    reach = autoaugment.Reach(translate_px=100, cutout_px=40)
     draws = drawn(autoaugment.randaugment(4, magnitude), 40)
     assert {name for name, _, _ in draws} == set(autoaugment.CHOICES)
     for name, argument, _ in draws:
-        expected = autoaugment.DISTORTIONS[name].argument(magnitude, reach)
+        expected = autoaugment.DISTORTIONS[name].argument(magnitude)
         assert argument == pytest.approx(expected)
 
 
@@ -53,7 +52,7 @@ def test_legacy_is_what_the_published_code_made_of_it(pixels, magnitude, thresho
 
     def distorted(name):
         distortion = autoaugment.DISTORTIONS[f"{name} as published"]
-        argument = distortion.argument(magnitude, autoaugment.REACH)
+        argument = distortion.argument(magnitude)
         return distortion.apply(tf.constant(pixels), tf.constant(argument), tf.zeros([3])).numpy()
 
     solarized = np.where(pixels < threshold, pixels, 255 - pixels)

@@ -11,7 +11,8 @@ from PIL import Image
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import effects
-from vit_jax.data.ops.timm_randaugment import DISTORTIONS, distort, timm_randaugment
+from vit_jax.data.ops.op import chosen
+from vit_jax.data.ops.timm_randaugment import DISTORTIONS, timm_randaugment
 
 FILL = (125, 123, 114)
 
@@ -34,7 +35,8 @@ def distorted(pixels, name, level, sign, is_cubic):
     interpolated = functools.partial(effects.interpolated, is_cubic=is_cubic, fill=FILL)
     choice = tf.constant(list(DISTORTIONS).index(name))
     level, sign = tf.constant(level, tf.float64), tf.constant(sign, tf.float64)
-    return distort(tf.constant(pixels), choice, level, sign, interpolated).numpy()
+    changes = list(DISTORTIONS.values())
+    return chosen(choice, tf.constant(pixels), changes, level, sign, interpolated).numpy()
 
 
 @pytest.mark.parity
@@ -61,7 +63,10 @@ def test_compiled_they_are_those_of_timm_to_a_level(is_cubic, theirs, monkeypatc
     pixels = np.random.default_rng(0).integers(0, 256, (80, 96, 3), np.uint8)
     interpolated = functools.partial(effects.interpolated, is_cubic=is_cubic, fill=FILL)
     level = tf.constant(9.0, tf.float64)
-    compiled = tf.function(lambda *args: distort(*args[:2], level, args[2], interpolated))
+    changes = list(DISTORTIONS.values())
+    compiled = tf.function(
+        lambda pixels, choice, sign: chosen(choice, pixels, changes, level, sign, interpolated)
+    )
     method = Image.Resampling.BICUBIC if is_cubic else Image.Resampling.BILINEAR
     for (choice, name), sign in itertools.product(enumerate(DISTORTIONS), (-1, 1)):
         monkeypatch.setattr(theirs.random, "random", lambda sign=sign: 0.75 if sign < 0 else 0.25)

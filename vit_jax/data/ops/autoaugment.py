@@ -17,23 +17,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import device_effects, effects
-from vit_jax.data.ops.op import OnDevice, Op, check, check_choice, check_number, same_size
+from vit_jax.data.ops.op import OnDevice, Op, check, check_choice, check_number, chosen, same_size
 
 NOTHING = -1  # the choice that leaves an image as it is
-
-
-class Reach(NamedTuple):
-    """Limits at level 10, in pixels, which differ between RandAugment and AutoAugment."""
-
-    translate_px: int
-    cutout_px: int
 
 
 class Distortion(NamedTuple):
@@ -42,8 +36,10 @@ class Distortion(NamedTuple):
     `chance` is float32 [3], uniform in [0, 1): for the sign, and for a place (y, x).
     """
 
-    argument: Callable[[float, Reach], float]
+    argument: Callable[[float], float]
     apply: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]  # (pixels, argument, chance)
+    # (pixels, argument, sign) -> pixels, in JAX; None: there is no such version.
+    on_device: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None
 
 
 def distort(
@@ -54,45 +50,38 @@ def distort(
     chance: tf.Tensor,
 ) -> tf.Tensor:
     """Applies the distortion `choice`, int32 [], of `names`; uint8 [H, W, 3] -> uint8 [H, W, 3]."""
-    branches = {
-        i: functools.partial(DISTORTIONS[name].apply, pixels, argument, chance)
-        for i, name in enumerate(names)
-    }
-    distorted = tf.switch_case(choice, branches, default=lambda: pixels)
-    return tf.ensure_shape(distorted, pixels.shape)
+    return chosen(choice, pixels, [DISTORTIONS[name].apply for name in names], argument, chance)
 
 
-_Argument = Callable[[float, Reach], float]
+_Argument = Callable[[float], float]
 _Change = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # of pixels, by an argument
 
 
-def _factor(level: float, reach: Reach) -> float:
+def _factor(level: float) -> float:
     return level / 10 * 1.8 + 0.1
 
 
-def _distance_px(level: float, reach: Reach) -> float:
-    return level * reach.translate_px / 10
-
-
 def _up_to(limit: float) -> _Argument:
-    return lambda level, reach: level * limit / 10
+    return lambda level: level * limit / 10
 
 
 def _whole(limit: float, lowest: int, highest: int) -> _Argument:
-    return lambda level, reach: float(min(max(int(level * limit / 10), lowest), highest))
+    return lambda level: float(min(max(int(level * limit / 10), lowest), highest))
 
 
 def _ninths(limit: float, start: float = 0.0) -> _Argument:
     """From `start` on by `limit` at level 9, the last one of PyTorch's version."""
-    return lambda level, reach: start + level * limit / 9
+    return lambda level: start + level * limit / 9
 
 
 def _plain(function: Callable[[tf.Tensor], tf.Tensor]) -> Distortion:
-    return Distortion(lambda level, reach: 0.0, lambda pixels, argument, chance: function(pixels))
+    on_device = _by_version(function, lambda version, pixels, argument, sign: version(pixels))
+    return Distortion(lambda level: 0.0, lambda pixels, *_: function(pixels), on_device)
 
 
 def _with(argument: _Argument, function: _Change) -> Distortion:
-    return Distortion(argument, lambda pixels, argument, chance: function(pixels, argument))
+    on_device = _by_version(function, lambda version, pixels, a, sign: version(pixels, a))
+    return Distortion(argument, lambda pixels, a, chance: function(pixels, a), on_device)
 
 
 def _either_way(argument: _Argument, function: _Change) -> Distortion:
@@ -101,7 +90,14 @@ def _either_way(argument: _Argument, function: _Change) -> Distortion:
     def apply(pixels: tf.Tensor, argument: tf.Tensor, chance: tf.Tensor) -> tf.Tensor:
         return function(pixels, tf.where(chance[0] < 0.5, -argument, argument))
 
-    return Distortion(argument, apply)
+    on_device = _by_version(function, lambda version, pixels, a, sign: version(pixels, sign * a))
+    return Distortion(argument, apply, on_device)
+
+
+def _by_version(function: Callable[..., tf.Tensor], act: Callable[..., jax.Array]) -> Any:
+    """`act` with the version of an effect for devices; None without one."""
+    version = device_effects.VERSIONS.get(function)
+    return None if version is None else functools.partial(act, version)
 
 
 def _any_factor(function: _Change) -> Distortion:
@@ -109,11 +105,19 @@ def _any_factor(function: _Change) -> Distortion:
     return _either_way(_up_to(0.99), lambda pixels, change: function(pixels, 1 + change))
 
 
+_TENTHS = np.arange(20, dtype=np.float32) / 10  # XLA would multiply by 0.1
+
+
 def _around_1(function: _Change) -> Distortion:
     """In PyTorch's version: a factor of 1 + 0.1 L or 1 - 0.1 L, in tenths: 0.4, not 1 - 0.6."""
+
+    def on_device(version: Any, pixels: jax.Array, a: jax.Array, sign: jax.Array) -> jax.Array:
+        tenths = jnp.round(10 * (1 + sign * a)).astype(int)
+        return version(pixels, jnp.array(_TENTHS)[tenths])
+
     return _either_way(
         _ninths(0.9), lambda pixels, change: function(pixels, tf.round(10 * (1 + change)) / 10)
-    )
+    )._replace(on_device=_by_version(function, on_device))
 
 
 def _shear(axis: int) -> Distortion:
@@ -124,16 +128,10 @@ def _shear(axis: int) -> Distortion:
         slopes[axis] = tf.cast(level, tf.float64) * (0.3 / 9)
         return effects.interpolated(pixels, (1.0, slopes[0], 0.0), (slopes[1], 1.0, 0.0))
 
-    return _either_way(_ninths(9), apply)
+    def on_device(pixels: jax.Array, level: jax.Array, sign: jax.Array) -> jax.Array:
+        return device_effects.shear(pixels, sign * level * (0.3 / 9), axis, is_cubic=True)
 
-
-def _translate_x(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Takes pixels from a part of the width further to the right."""
-    return effects.translate_x(pixels, part * tf.cast(tf.shape(pixels)[1], tf.float32))
-
-
-def _translate_y(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    return effects.translate_y(pixels, part * tf.cast(tf.shape(pixels)[0], tf.float32))
+    return _either_way(_ninths(9), apply)._replace(on_device=on_device)
 
 
 def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
@@ -161,15 +159,15 @@ DISTORTIONS: dict[str, Distortion] = {
     "Sharpness": _with(_factor, effects.sharpness),
     "ShearX": _either_way(_up_to(0.3), effects.shear_x),
     "ShearY": _either_way(_up_to(0.3), effects.shear_y),
-    "TranslateX": _either_way(_distance_px, effects.translate_x),
-    "TranslateY": _either_way(_distance_px, effects.translate_y),
+    "TranslateX": _either_way(_up_to(100), effects.translate_x),
+    "TranslateY": _either_way(_up_to(100), effects.translate_y),
     "Cutout": Distortion(
-        lambda level, reach: float(int(level * reach.cutout_px / 10)),
+        lambda level: float(int(level * 40 / 10)),
         lambda pixels, half_side, chance: effects.cutout(pixels, half_side, chance[1:]),
     ),
     "SolarizeAdd": _with(_whole(110, lowest=0, highest=255), effects.solarize_add),
     "Solarize as published": _with(
-        lambda level, reach: float(int(level * 256 / 10) % 256), effects.solarize
+        lambda level: float(int(level * 256 / 10) % 256), effects.solarize
     ),
     "Contrast as published": _with(_factor, _contrast_with_size),
     "Color as published": _with(_factor, _saturation_with_tf_luma),
@@ -177,12 +175,12 @@ DISTORTIONS: dict[str, Distortion] = {
         _factor, functools.partial(effects.sharpness, rounds_down=True)
     ),
     "Posterize as published": _with(
-        lambda level, reach: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), effects.posterize
+        lambda level: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), effects.posterize
     ),
     # PyTorch's version, which starts at the image as it is: see `autoaugment`.
     "Rotate in torch": _with(_ninths(30), effects.rotate),
     "Posterize in torch": _with(
-        lambda level, reach: max(float(round(8 - level * 4 / 9)), 0.0), effects.posterize
+        lambda level: max(float(round(8 - level * 4 / 9)), 0.0), effects.posterize
     ),
     "Solarize in torch": _with(_ninths(-256, start=256), effects.solarize),
     "Color in torch": _around_1(effects.saturation),
@@ -191,8 +189,8 @@ DISTORTIONS: dict[str, Distortion] = {
     "Sharpness in torch": _around_1(effects.sharpness),
     "ShearX in torch": _shear(0),
     "ShearY in torch": _shear(1),
-    "TranslateX in torch": _either_way(_ninths(150 / 331), _translate_x),
-    "TranslateY in torch": _either_way(_ninths(150 / 331), _translate_y),
+    "TranslateX in torch": _either_way(_ninths(150 / 331), effects.translate_by_width),
+    "TranslateY in torch": _either_way(_ninths(150 / 331), effects.translate_by_height),
     # TrivialAugment's wide ranges, from the image as it is: see `trivialaugment`.
     "ShearX wide": _either_way(_up_to(0.99), effects.shear_x),
     "ShearY wide": _either_way(_up_to(0.99), effects.shear_y),
@@ -203,11 +201,12 @@ DISTORTIONS: dict[str, Distortion] = {
     "Color wide": _any_factor(effects.saturation),
     "Contrast wide": _any_factor(effects.contrast),
     "Sharpness wide": _any_factor(effects.sharpness),
-    "Posterize wide": _with(lambda level, reach: 8.0 - round(level * 6 / 10), effects.posterize),
-    "Solarize wide": _with(lambda level, reach: 255 - level * 25.5, effects.solarize),
-    # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
-    "TranslateX of width": _either_way(_up_to(150 / 331), _translate_x),
-    "TranslateY of height": _either_way(_up_to(150 / 331), _translate_y),
+    "Posterize wide": _with(lambda level: 8.0 - round(level * 6 / 10), effects.posterize),
+    "Solarize wide": _with(lambda level: 255 - level * 25.5, effects.solarize),
+    # AutoAugment as released moves farther than RandAugment; as in the paper, by 150 of 331 pixels.
+    "TranslateY far": _either_way(_up_to(250), effects.translate_y),
+    "TranslateX of width": _either_way(_up_to(150 / 331), effects.translate_by_width),
+    "TranslateY of height": _either_way(_up_to(150 / 331), effects.translate_by_height),
 }
 
 
@@ -218,20 +217,13 @@ CHOICES = (
 )  # fmt: skip
 
 
-def legacy_name(name: str) -> str:
-    """The name of the distortion with the bugs of the published code, if it has any there."""
-    legacy = f"{name} as published"
-    return legacy if legacy in DISTORTIONS else name
+def named(name: str, version: str) -> str:
+    """The name of a distortion in a version, "as published" or "in torch", if it differs there."""
+    other = f"{name.split(' of ', maxsplit=1)[0]} {version}"
+    return other if other in DISTORTIONS else name
 
 
-def torch_name(name: str) -> str:
-    """The name of the distortion in PyTorch's version, if it is another one there."""
-    torch = f"{name.split(' of ', maxsplit=1)[0]} in torch"
-    return torch if torch in DISTORTIONS else name
-
-
-AS_PUBLISHED = tuple(map(legacy_name, CHOICES))
-REACH = Reach(translate_px=100, cutout_px=40)
+AS_PUBLISHED = tuple(named(name, "as published") for name in CHOICES)
 _MAX_MAGNITUDE = 30  # the limit of the paper's search, section 4
 
 
@@ -245,14 +237,14 @@ def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
     check(is_valid, f"num_ops must be a whole number from 1 to {most}")
     check_number("magnitude", magnitude, at_least=0, at_most=_MAX_MAGNITUDE)
     names = AS_PUBLISHED if legacy else CHOICES
-    arguments = [DISTORTIONS[name].argument(magnitude, REACH) for name in names]
+    arguments = [DISTORTIONS[name].argument(magnitude) for name in names]
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         draws = tf.random.stateless_uniform([num_ops, 4], seed)
         choices = tf.cast(draws[:, 0] * len(names), tf.int32)
-        chosen = tf.gather(tf.constant(arguments), choices)
+        of_choices = tf.gather(tf.constant(arguments), choices)
         for i in range(num_ops):
-            pixels = distort(pixels, names, choices[i], chosen[i], draws[i, 1:])
+            pixels = distort(pixels, names, choices[i], of_choices[i], draws[i, 1:])
         return pixels
 
     return same_size(apply)
@@ -270,7 +262,7 @@ def trivialaugment() -> Op:
     "Wide" TrivialAugment (arXiv 2103.10158, table 1), the default of its code and of torchvision.
     """
     arguments = [
-        [DISTORTIONS[name].argument(10 * level / (LEVELS - 1), REACH) for level in range(LEVELS)]
+        [DISTORTIONS[name].argument(10 * level / (LEVELS - 1)) for level in range(LEVELS)]
         for name in WIDE
     ]
 
@@ -285,8 +277,7 @@ def trivialaugment() -> Op:
 
 
 _Step = tuple[str, float, int]
-
-_REACH = Reach(translate_px=250, cutout_px=100)
+_RELEASED = {"TranslateY": "TranslateY far"}  # in `v0`, beside RandAugment's
 
 
 def autoaugment(policy: str, legacy: bool = False, torch: bool = False) -> Op:
@@ -298,37 +289,42 @@ def autoaugment(policy: str, legacy: bool = False, torch: bool = False) -> Op:
     check_choice("policy", policy, POLICIES)
     check(not (legacy and torch), "legacy and torch are two versions: give one of them")
     check(not torch or policy != "v0", "the policy 'v0' has no version in PyTorch: leave torch out")
-    rename = legacy_name if legacy else torch_name if torch else str
-    sub_policies = [[(rename(n), p, level) for n, p, level in steps] for steps in POLICIES[policy]]
+    version = "as published" if legacy else "in torch" if torch else ""
+    sub_policies = [
+        [(named(_RELEASED.get(name, name), version), p, level) for name, p, level in steps]
+        for steps in POLICIES[policy]
+    ]
     names = sorted({name for steps in sub_policies for name, _, _ in steps})
     choices = [[names.index(name) for name, _, _ in steps] for steps in sub_policies]
     probabilities = [[probability for _, probability, _ in steps] for steps in sub_policies]
     arguments = [
-        [DISTORTIONS[name].argument(level, _REACH) for name, _, level in steps]
-        for steps in sub_policies
+        [DISTORTIONS[name].argument(level) for name, _, level in steps] for steps in sub_policies
     ]
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         draws = tf.random.stateless_uniform([9], seed)
-        chosen = tf.cast(draws[0] * len(sub_policies), tf.int32)
-        happens = draws[1:3] < tf.constant(probabilities)[chosen]
-        choice = tf.where(happens, tf.constant(choices)[chosen], NOTHING)
-        argument, chance = tf.constant(arguments)[chosen], tf.reshape(draws[3:], [2, 3])
+        number = tf.cast(draws[0] * len(sub_policies), tf.int32)
+        happens = draws[1:3] < tf.constant(probabilities)[number]
+        choice = tf.where(happens, tf.constant(choices)[number], NOTHING)
+        argument, chance = tf.constant(arguments)[number], tf.reshape(draws[3:], [2, 3])
         for i in range(2):
             pixels = distort(pixels, names, choice[i], argument[i], chance[i])
         return pixels
 
+    versions = [DISTORTIONS[name].on_device for name in names]
+
     def apply_on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
-        chosen = (draws[0] * len(sub_policies)).astype(jnp.int32)
-        happens = draws[1:3] < jnp.array(probabilities)[chosen]
-        choice = jnp.where(happens, jnp.array(choices)[chosen], NOTHING)
-        argument, chance = jnp.array(arguments)[chosen], draws[3::3]
+        changes: list[Any] = [lambda pixels, *_: pixels, *versions]
+        number = (draws[0] * len(sub_policies)).astype(jnp.int32)
+        happens = draws[1:3] < jnp.array(probabilities)[number]
+        choice = jnp.where(happens, jnp.array(choices)[number], NOTHING)
+        argument, chance = jnp.array(arguments)[number], draws[3::3]
         for i in range(2):
-            pixels = device_effects.distort(pixels, names, choice[i], argument[i], chance[i])
+            sign = jnp.where(chance[i] < 0.5, -1.0, 1.0)
+            pixels = jax.lax.switch(choice[i] + 1, changes, pixels, argument[i], sign)
         return pixels
 
-    has_version = device_effects.CHANGES.keys() >= set(names)
-    return same_size(apply, OnDevice(9, apply_on_device) if has_version else None)
+    return same_size(apply, None if None in versions else OnDevice(9, apply_on_device))
 
 
 def _sub_policies(text: str) -> tuple[tuple[_Step, _Step], ...]:

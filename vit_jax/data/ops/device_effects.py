@@ -1,6 +1,5 @@
-"""Distortions in JAX, for images that lie on the devices: those of autoaugment.DISTORTIONS.
+"""Effects in JAX, for images that lie on the devices: uint8 [H, W, 3] -> uint8 [H, W, 3].
 
-Each takes uint8 [H, W, 3], its argument, float32 [], and the sign or 1, and gives uint8 [H, W, 3].
 They are those of effects.py, but for a level in a few pixels of blends, and for points that
 geometric ones look up in single precision, where the last bit decides.
 """
@@ -10,14 +9,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from vit_jax.data.ops import effects
 from vit_jax.data.ops.effects import GRAY, LUMA, TO_THE_RIGHT, cubic
-
-Change = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def _blend(other: jax.Array | float, pixels: jax.Array, factor: jax.Array) -> jax.Array:
@@ -50,14 +48,14 @@ def _sharpness(pixels: jax.Array, factor: jax.Array) -> jax.Array:
     return pixels.at[1:-1, 1:-1].set(_blend(smoothed, pixels[1:-1, 1:-1], factor))
 
 
-def _autocontrast(pixels: jax.Array, *_: jax.Array) -> jax.Array:
+def _autocontrast(pixels: jax.Array) -> jax.Array:
     x = pixels.astype(jnp.int32)
     low, high = x.min((0, 1)), x.max((0, 1))
     stretched = (x - low) * 255 // jnp.maximum(high - low, 1)
     return jnp.where(low == high, x, stretched).astype(jnp.uint8)
 
 
-def _equalize(pixels: jax.Array, *_: jax.Array) -> jax.Array:
+def _equalize(pixels: jax.Array) -> jax.Array:
     def equalized(channel: jax.Array) -> jax.Array:
         counts = jnp.zeros(256, jnp.int32).at[channel.ravel()].add(1)
         step = (channel.size - counts[channel.max()]) // 255
@@ -120,81 +118,32 @@ def _rotate(pixels: jax.Array, degrees: jax.Array) -> jax.Array:
     return _affine(pixels, (cos, -sin, 0.0), (sin, cos, 0.0), is_centred=True)
 
 
-def _shear(pixels: jax.Array, slope: jax.Array, *, axis: str, is_cubic: bool) -> jax.Array:
-    x_slope, y_slope = (slope, 0.0) if axis == "X" else (0.0, slope)
+def shear(pixels: jax.Array, slope: jax.Array, axis: int, *, is_cubic: bool = False) -> jax.Array:
+    """As effects.shear_x, axis 0, and shear_y, axis 1; cubic as effects.interpolated."""
+    x_slope, y_slope = (slope, 0.0) if axis == 0 else (0.0, slope)
     return _affine(pixels, (1.0, x_slope, 0.0), (y_slope, 1.0, 0.0), is_cubic=is_cubic)
 
 
-def _translate(pixels: jax.Array, part: jax.Array, *, axis: str) -> jax.Array:
+def _translate(pixels: jax.Array, part: jax.Array, axis: int) -> jax.Array:
     height, width = pixels.shape[:2]
-    shift = (part * width, 0.0) if axis == "X" else (0.0, part * height)
+    shift = (part * width, 0.0) if axis == 0 else (0.0, part * height)
     return _affine(pixels, (1.0, 0.0, shift[0]), (0.0, 1.0, shift[1]))
 
 
-def _with(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Change:
-    return lambda pixels, argument, sign: function(pixels, argument)
-
-
-def _either_way(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Change:
-    return lambda pixels, argument, sign: function(pixels, sign * argument)
-
-
-def _around_1(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Change:
-    """A factor in tenths, as autoaugment._around_1."""
-    tenths = np.arange(20, dtype=np.float32) / 10  # XLA would multiply by 0.1
-
-    def apply(pixels: jax.Array, argument: jax.Array, sign: jax.Array) -> jax.Array:
-        return function(
-            pixels, jnp.array(tenths)[jnp.round(10 * (1 + sign * argument)).astype(int)]
-        )
-
-    return apply
-
-
-def _both_axes(name: str, change: Callable[..., jax.Array], **options: bool) -> dict[str, Change]:
-    return {
-        name.format(axis): _either_way(functools.partial(change, axis=axis, **options))
-        for axis in "XY"
-    }
-
-
-_FACTORS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-    "Color": _saturation,
-    "Contrast": _contrast,
-    "Brightness": functools.partial(_blend, 0.0),
-    "Sharpness": _sharpness,
+# By the effects that they are versions of.
+VERSIONS: dict[Callable[..., Any], Callable[..., jax.Array]] = {
+    effects.autocontrast: _autocontrast,
+    effects.equalize: _equalize,
+    effects.invert: lambda pixels: 255 - pixels,
+    effects.posterize: _posterize,
+    effects.solarize: _solarize,
+    effects.saturation: _saturation,
+    effects.contrast: _contrast,
+    effects.brightness: functools.partial(_blend, 0.0),
+    effects.sharpness: _sharpness,
+    effects.rotate: _rotate,
+    effects.shear_x: functools.partial(shear, axis=0),
+    effects.shear_y: functools.partial(shear, axis=1),
+    effects.translate_by_width: functools.partial(_translate, axis=0),
+    effects.translate_by_height: functools.partial(_translate, axis=1),
 }
-
-# By the names of autoaugment.DISTORTIONS, as far as they have a version for devices.
-CHANGES: dict[str, Change] = {
-    "AutoContrast": _autocontrast,
-    "Equalize": _equalize,
-    "Invert": lambda pixels, *_: 255 - pixels,
-    "Rotate": _either_way(_rotate),
-    "Rotate in torch": _with(_rotate),
-    "Posterize": _with(_posterize),
-    "Posterize in torch": _with(_posterize),
-    "Solarize": _with(_solarize),
-    "Solarize in torch": _with(_solarize),
-    **{name: _with(function) for name, function in _FACTORS.items()},
-    **{f"{name} in torch": _around_1(function) for name, function in _FACTORS.items()},
-    **_both_axes("Shear{}", _shear, is_cubic=False),
-    **_both_axes("Shear{} in torch", lambda x, level, **how: _shear(x, level * (0.3 / 9), **how),
-                 is_cubic=True),
-    **_both_axes("Translate{} in torch", _translate),
-    "TranslateX of width": _either_way(functools.partial(_translate, axis="X")),
-    "TranslateY of height": _either_way(functools.partial(_translate, axis="Y")),
-}  # fmt: skip
-
-
-def distort(
-    pixels: jax.Array,
-    names: Sequence[str],
-    choice: jax.Array,
-    argument: jax.Array,
-    chance: jax.Array,
-) -> jax.Array:
-    """As autoaugment.distort; `chance` is one number, for the sign."""
-    sign = jnp.where(chance < 0.5, -1.0, 1.0)
-    changes: list[Change] = [lambda pixels, *_: pixels, *(CHANGES[name] for name in names)]
-    return jax.lax.switch(choice + 1, changes, pixels, argument, sign)

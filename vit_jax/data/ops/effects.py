@@ -157,6 +157,16 @@ def translate_y(pixels: tf.Tensor, distance_px: tf.Tensor | float) -> tf.Tensor:
     return affine(pixels, (1.0, 0.0, 0.0), (0.0, 1.0, distance_px))
 
 
+def translate_by_width(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Takes pixels from a part of the width further to the right."""
+    return translate_x(pixels, part * tf.cast(tf.shape(pixels)[1], tf.float32))
+
+
+def translate_by_height(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Takes pixels from a part of the height further down."""
+    return translate_y(pixels, part * tf.cast(tf.shape(pixels)[0], tf.float32))
+
+
 def affine(
     pixels: tf.Tensor,
     x_from: tuple[tf.Tensor | float, ...],

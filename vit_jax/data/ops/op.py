@@ -5,7 +5,8 @@ Every check raises ValueError with the rule; table.py adds the op's usage and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -78,6 +79,15 @@ def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Te
         return tf.cond(happens, lambda: change(pixels, seed), lambda: pixels)
 
     return same_size(apply, on_map=unchanged)
+
+
+def chosen(
+    choice: tf.Tensor, pixels: tf.Tensor, changes: Sequence[Callable[..., tf.Tensor]], *args: Any
+) -> tf.Tensor:
+    """`pixels` by the change `choice`, int32 [], of `changes`; as they are for any other number."""
+    branches = {i: functools.partial(change, pixels, *args) for i, change in enumerate(changes)}
+    changed = tf.switch_case(choice, branches, default=lambda: pixels)
+    return tf.ensure_shape(changed, pixels.shape)
 
 
 def check(condition: bool, rule: str) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import effects
-from vit_jax.data.ops.op import Op, check, check_choice, check_colour, check_number, same_size
+from vit_jax.data.ops.op import (
+    Op,
+    check,
+    check_choice,
+    check_colour,
+    check_number,
+    chosen,
+    same_size,
+)
 
 _MOST = 10.0  # the highest level
 # (pixels, level [], sign -1 or 1 [], effects.interpolated with its interpolation) -> pixels
@@ -89,21 +97,6 @@ DISTORTIONS: dict[str, _Change] = {
 }
 
 
-def distort(
-    pixels: tf.Tensor,
-    choice: tf.Tensor,
-    level: tf.Tensor,
-    sign: tf.Tensor,
-    interpolated: Callable[..., tf.Tensor],
-) -> tf.Tensor:
-    """The distortion `choice`, int32 [], of DISTORTIONS; any other number changes nothing."""
-    branches = {
-        i: functools.partial(change, pixels, level, sign, interpolated)
-        for i, change in enumerate(DISTORTIONS.values())
-    }
-    return tf.ensure_shape(tf.switch_case(choice, branches, default=lambda: pixels), pixels.shape)
-
-
 def timm_randaugment(
     num_ops: int,
     magnitude: float,
@@ -136,7 +129,8 @@ def timm_randaugment(
         for i in range(num_ops):
             is_cubic = draws[i, 3] < {"bilinear": 0.0, "random": 0.5, "bicubic": 1.0}[method]
             interpolated = functools.partial(effects.interpolated, is_cubic=is_cubic, fill=fill)
-            pixels = distort(pixels, choices[i], levels[i], signs[i], interpolated)
+            changes = list(DISTORTIONS.values())
+            pixels = chosen(choices[i], pixels, changes, levels[i], signs[i], interpolated)
         return pixels
 
     return same_size(apply)
