@@ -126,17 +126,19 @@ class Preprocess:
 
     def check_maps(self, names: Sequence[str], field: str) -> None:
         """UserError for an op that cannot change maps of these names as it does the image."""
-        for op, text in zip(self._ops, self._texts, strict=True):
-            if names and op.on_map is None:
-                rule = f"has {text}, which cannot change a {' or '.join(names)} too: leave it out."
-                raise UserError(rule, field=field)
+        fits = [not names or op.on_map is not None for op in self._ops]
+        self._check(fits, f"cannot change a {' or '.join(names)} too", field)
 
     def check_pixels(self, pixels: Pixels, field: str) -> None:
         """UserError for an op that takes RGB of 8 bits alone, where images are of another form."""
-        for op, text in zip(self._ops, self._texts, strict=True):
-            if not op.any_channels and (pixels.channels, pixels.dtype) != RGB[:2]:
-                rule = f"has {text}, which takes uint8 RGB alone, not {pixels}: leave it out."
-                raise UserError(rule, field=field)
+        is_rgb = (pixels.channels, pixels.dtype) == RGB[:2]
+        fits = [is_rgb or op.any_channels for op in self._ops]
+        self._check(fits, f"takes uint8 RGB alone, not {pixels}", field)
+
+    def _check(self, fits: Sequence[bool], what: str, field: str) -> None:
+        for text, fit in zip(self._texts, fits, strict=True):
+            if not fit:
+                raise UserError(f"has {text}, which {what}: leave it out.", field=field)
 
     def on_map(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """A map of the image, uint16 [H, W, 1] -> [h, w], as the image is changed by this seed."""
