@@ -1,8 +1,6 @@
 import gzip
-import itertools
 import json
 import os
-import random
 import tracemalloc
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.source import TableOptions
 from vit_jax.data.sources import image_table, table_file
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.split_names import HELD_OUT, splits_in_paths
+from vit_jax.data.sources.split_names import HELD_OUT
 
 
 def fill(folder, names):
@@ -523,38 +521,6 @@ def test_a_table_is_not_read_where_folders_say_more(tmp_path):
         fill(tmp_path / class_name, ["0.jpg", "1.jpg"])
     write(tmp_path, FOUND["metadata.csv"].format("x/"), "metadata.csv")
     assert sources.create("image_folder", request).class_names == ("x", "y", "z")
-
-
-def test_paths_of_images_say_the_splits_that_those_of_shards_do(tmp_path):
-    words = ["train", "VAL", "x", "test", "dev2", "Evaluation", "1"]
-    *columns, separator = [table_file.Column("", None, needed=False)] * 4
-    path = write(tmp_path, "image,label\n0,a\n1,a\n2,a\n")
-    table = table_file.read_table(str(path), table_file.Columns(*columns, separator))
-    random_ = random.Random(0)
-    outcomes = set()
-    for _ in range(500):
-        paths = [
-            "".join(random_.choice(words) + random_.choice("/_-. 0x") for _ in range(3)) + "1.jpg"
-            for _ in range(3)
-        ]
-        ends = [path.rindex("/") + 1 if "/" in path else 0 for path in paths]
-        folders = [path[:end] for path, end in zip(paths, ends, strict=True)]
-        names = pa.array([path[end:] for path, end in zip(paths, ends, strict=True)])
-        files = table_file.Found(folders, folders, np.arange(3), names, *[np.ones(3, bool)] * 2)
-        said = splits_in_paths(paths)
-        try:
-            by_path = table_file.with_splits_in_paths(table, files, "/", cure="").splits
-        except UserError:
-            assert any(len(splits) != 1 for splits in said)
-            outcomes.add("refused")
-            continue
-        if by_path is None:
-            is_train_or_none = set(itertools.chain(*said)) <= {"train"}
-            assert is_train_or_none or (said == [said[0]] * 3 and len(said[0]) == 1)
-        else:
-            assert [[split] for split in by_path.to_pylist()] == said
-        outcomes.add("by path" if by_path else "not")
-    assert len(outcomes) == 3
 
 
 def test_thousands_of_folders_above_a_file(images):

@@ -37,9 +37,9 @@ from vit_jax.data.sources.split_names import (
     BY_NAMES,
     HELD_OUT,
     KEYWORDS,
-    held_out,
     splits_in_names,
 )
+    with_val,
 from vit_jax.data.sources.splits import ALL, base_name, resolve
 
 READ = frozenset((*EXTENSIONS, *arrays.EXTENSIONS))
@@ -305,25 +305,13 @@ def _by_name_or_hash(
     images: Sequence[Image], field: str, root: str
 ) -> tuple[dict[str, list[Image]], str]:
     by_path = splits_in_names([image.path for image in images], field=field, value=root)
-    held_out = frozenset() if by_path else _held_out(images)
-    by_split: dict[str, list[Image]] = {} if by_path else {"train": [], "val": []}
+    by_split: dict[str, list[Image]] = {}
     for image in images:
-        split = by_path.get(image.path) or ("val" if image.order in held_out else "train")
-        by_split.setdefault(split, []).append(image)
+        by_split.setdefault(by_path.get(image.path, ALL), []).append(image)
+    if not by_path:
+        classes = [image.class_name for image in images]
+        by_split = with_val(images, [image.order for image in images], classes)
     return {**by_split, ALL: list(images)}, BY_NAMES if by_path else HELD_OUT
-
-
-def _held_out(images: Sequence[Image]) -> frozenset[str]:
-    """Hashes of the images that are `val`."""
-    if not images:
-        return frozenset()
-    orders = np.array([int(image.order[:16], 16) for image in images], np.uint64)
-    _, classes = np.unique([image.class_name for image in images], return_inverse=True)
-    return frozenset(
-        image.order
-        for image, is_val in zip(images, held_out(orders, classes), strict=True)
-        if is_val
-    )
 
 
 def _images(folder: str, lister: _Lister) -> list[Image]:

@@ -3,13 +3,17 @@
 Names say splits as Hugging Face's `datasets` reads them.
 """
 
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from vit_jax.core.errors import NOT_GIVEN, UserError
+
+T = TypeVar("T")
 
 KEYWORDS = {
     "train": ("train", "training"),
@@ -17,32 +21,34 @@ KEYWORDS = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 _SHARD = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
-_BETWEEN_WORDS = re.compile(r"[-._ 0-9]")
-_SPLIT_OF = {word: split for split, words in KEYWORDS.items() for word in words}
-_WORDS_OF_SPLITS = re.compile(rf"(?i)(?:^|[-._ 0-9])({'|'.join(_SPLIT_OF)})(?=[-._ 0-9])")
+
+
+def splits_said(texts: Sequence[str]) -> np.ndarray:
+    """Tells whether a word of each path is of a split, bool [n, splits]; not one at its end.
+
+    `texts` may be an array of Arrow. Case does not matter, unlike in `datasets`.
+    """
+    import pyarrow as pa  # takes a while, which folders of images need not
+    import pyarrow.compute as pc
+
+    paths, match = pa.array(texts, pa.large_string()), pc.match_substring_regex
+    patterns = [rf"(?i)(^|[-._ 0-9/])({'|'.join(k)})[-._ 0-9/]" for k in KEYWORDS.values()]
+    said = [match(paths, pattern).to_numpy(zero_copy_only=False) for pattern in patterns]
+    return np.stack(said, axis=1)
 
 
 def splits_in_paths(paths: Sequence[str]) -> list[list[str]]:
     """The splits that each path says, with "/" between its names; [] for none.
 
     By the first of these rules that any of the paths satisfies, as in `datasets` of Hugging Face:
-    `data/<split>-00000-of-00001.*`; a folder of which one word is of KEYWORDS; such a file. Case
-    does not matter, unlike there.
+    `data/<split>-00000-of-00001.*`; a folder of which one word is of KEYWORDS; such a file.
     """
-    rules: tuple[Callable[[str], list[str]], ...] = (
-        lambda path: [match[1]] if (match := _SHARD.fullmatch(path)) else [],
-        lambda path: _splits_in_words(_BETWEEN_WORDS.split("-".join(path.split("/")[:-1]))),
-        lambda path: _splits_in_words(_BETWEEN_WORDS.split(path.rpartition("/")[2])[:-1]),
-    )
-    for rule in rules:
-        if any(splits := [rule(path) for path in paths]):
-            break
-    return splits
-
-
-def _splits_in_words(words: Sequence[str]) -> list[str]:
-    lower = {word.lower() for word in words}
-    return [split for split, keywords in KEYWORDS.items() if not lower.isdisjoint(keywords)]
+    if any(shards := [_SHARD.fullmatch(path) for path in paths]):
+        return [[shard[1]] if shard else [] for shard in shards]
+    said = splits_said([path.rpartition("/")[0] + "/" for path in paths])
+    if not said.any():
+        said = splits_said([path.rpartition("/")[2] for path in paths])
+    return [list(itertools.compress(KEYWORDS, row)) for row in said]
 
 
 def splits_in_names(paths: Sequence[str], *, field: str, value: object) -> dict[str, str]:
@@ -51,10 +57,9 @@ def splits_in_names(paths: Sequence[str], *, field: str, value: object) -> dict[
     They do where some say `train` and others a split that is held out: a single `test.png` may be
     anything. UserError if others of these names say none, or several.
     """
-    names = map(posixpath.basename, paths)
-    words = [{_SPLIT_OF[word.lower()] for word in _WORDS_OF_SPLITS.findall(x)} for x in names]
-    said = np.array([[split in said for split in KEYWORDS] for said in words], bool)
-    if not words or not said[:, 0].any() or not said[:, 1:].any():
+    # Names of files may have bytes that are not text.
+    said = splits_said([posixpath.basename(p).encode(errors="replace").decode() for p in paths])
+    if not said[:, 0].any() or not said[:, 1:].any():
         return {}
     cure = "Rename them, or make folders <split>/<class>."
     splits, _ = only_split(said, paths.__getitem__, field=field, value=value, cure=cure)
@@ -113,3 +118,15 @@ def held_out(orders: np.ndarray, classes: np.ndarray) -> np.ndarray:
     result = np.zeros(len(orders), bool)
     result[rank] = within < quotas[classes[rank]]
     return result
+
+
+def with_val(
+    items: Sequence[T], hashes: Sequence[str], classes: Sequence[str]
+) -> dict[str, list[T]]:
+    """`items` as `train` and `val`, by their SHA-256 in hexadecimal and their classes; in order."""
+    orders = np.array([int(text[:16], 16) for text in hashes], np.uint64)
+    is_val = held_out(orders, np.unique(np.array(classes, str), return_inverse=True)[1])
+    return {
+        split: [item for item, val in zip(items, is_val.tolist(), strict=True) if val == wanted]
+        for split, wanted in (("train", False), ("val", True))
+    }

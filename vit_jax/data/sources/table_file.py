@@ -30,7 +30,7 @@ from vit_jax.core.errors import UserError, nearest, reading
 from vit_jax.core.image_files import EXTENSIONS, UNKNOWN_EXTENSIONS, extension
 from vit_jax.data import files
 from vit_jax.data.source import row_offsets
-from vit_jax.data.sources.split_names import KEYWORDS, only_split
+from vit_jax.data.sources.split_names import KEYWORDS, only_split, splits_said
 
 T = TypeVar("T")
 
@@ -547,14 +547,6 @@ def with_splits_in_paths(table: Table, found: Found, home: str, *, cure: str) ->
     splits = pa.array(list(KEYWORDS), _TEXT).take(pa.array(numbers))
     note = f"{table.note}; splits by the paths of files, as datasets reads them: {listed}"
     return table._replace(splits=splits, split_column="the paths", note=note)
-
-
-def splits_said(paths: Sequence[str] | pa.Array) -> np.ndarray:
-    """Returns whether a word of each path is of a split, bool [n, splits]; not one at its end."""
-    texts, match = pa.array(paths, _TEXT), pc.match_substring_regex
-    patterns = [rf"(?i)(^|[-._ 0-9/])({'|'.join(k)})[-._ 0-9/]" for k in KEYWORDS.values()]
-    said = [match(texts, pattern).to_numpy(zero_copy_only=False) for pattern in patterns]
-    return np.stack(said, axis=1)
 
 
 class _Search:

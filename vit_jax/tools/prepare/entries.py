@@ -66,7 +66,7 @@ def split_by_names(
 ) -> tuple[list[SourceFile], tuple[str, ...]]:
     """Files in the splits that their paths say (splits_in_paths), unless --source does; a note."""
     paths = [file.name for file in files if file.split is None]
-    by_path = dict(zip(paths, splits_in_paths(paths), strict=True)) if paths else {}
+    by_path = dict(zip(paths, splits_in_paths(paths), strict=True))
     if any(all(splits == same for splits in by_path.values()) for same in ([], ["train"])):
         return list(files), ()
     unclear = [

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
-from vit_jax.data.sources import table_file
-from vit_jax.data.sources.split_names import KEYWORDS, only_split
+from vit_jax.data.sources.split_names import KEYWORDS, only_split, splits_said
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions, rows_at
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
 from vit_jax.tools.prepare.entries import SPLIT_NAME
@@ -126,7 +125,7 @@ def named_splits(table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
     asked = pc.and_not(split.is_null(), is_aside)
     names = table["name"].combine_chunks().filter(asked)
     for beside in ("[^/]*$", "^.*/"):
-        said = table_file.splits_said(pc.replace_substring_regex(names, beside, ""))
+        said = splits_said(pc.replace_substring_regex(names, beside, ""))
         if said[:, 0].any() and said[:, 1:].any():
             break
     else:
