@@ -237,7 +237,8 @@ def test_a_damaged_index_counts_as_none(tmp_path):
         if listing is not None:  # a byte that means nothing, such as a time in the archive
             used += 1
             assert listing.fingerprint() == expected[3]
-            assert list(listing.paths()) == expected[9]
+            paths = [listing.image(i)[0] for i in range(len(listing.places))]
+            assert paths == expected[9]
             assert listing.image_labels().tolist() == expected[10]
     assert used < len(whole) / 12
     for length in range(0, len(whole), 7):

@@ -21,7 +21,7 @@ import json
 import os
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -116,10 +116,6 @@ class Listing(NamedTuple):
     def image_labels(self) -> np.ndarray:
         """The label of each image, int32 [n]."""
         return np.array(self.labels, np.int32)[self.places]
-
-    def paths(self) -> Iterator[str]:
-        """The path of each image."""
-        return (self.image(index)[0] for index in range(len(self.places)))
 
     def fingerprint(self) -> str:
         """The SHA-256 of the classes, and of the class, name and size of each image."""

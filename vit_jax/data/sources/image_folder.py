@@ -6,6 +6,7 @@ hash, so that a slice of a split holds all classes. Classes are sorted by name. 
 (NFC), so that a copy on macOS has the same classes, splits and order.
 """
 
+import abc
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -38,8 +39,8 @@ from vit_jax.data.sources.split_names import (
     HELD_OUT,
     KEYWORDS,
     splits_in_names,
-)
     with_val,
+)
 from vit_jax.data.sources.splits import ALL, base_name, resolve
 
 READ = frozenset((*EXTENSIONS, *arrays.EXTENSIONS))
@@ -65,8 +66,29 @@ class NoClassFolders(UserError):
     """Images lie in folders that are not those of classes."""
 
 
-class ImageFolder(Source):
-    """A split of a folder of image files. EXIF orientation is honoured."""
+class ImageFiles(Source):
+    """Images that are files of their own. EXIF orientation is honoured."""
+
+    @abc.abstractmethod
+    def file(self, index: int) -> tuple[str, tuple[int, ...], int | None]:
+        """(path, labels, bytes when it was listed) of an image; None if it was not there."""
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        return [read_image(index, *self.file(index)) for index in indices.tolist()]
+
+    def describe(self, index: int) -> str:
+        return self.file(index)[0]
+
+    def file_names(self) -> list[str]:
+        return [PurePath(self.describe(index)).name for index in range(self.num_examples)]
+
+    def stamp(self) -> str:
+        listed = map(self.file, range(self.num_examples))
+        return files.stamp([path for path, _, size_bytes in listed if size_bytes is not None])
+
+
+class ImageFolder(ImageFiles):
+    """A split of a folder of image files."""
 
     name = "image_folder"
     class_names: tuple[str, ...]
@@ -97,28 +119,18 @@ class ImageFolder(Source):
         self.fingerprint = self._listing.fingerprint()
         self.pixels = form_of(self.describe(0))
 
-    def read(self, indices: np.ndarray) -> list[Example]:
-        examples = []
-        for index in indices.tolist():
-            path, label, size_bytes = self._listing.image(index)
-            examples.append(read_image(path, index, (label,), size_bytes))
-        return examples
+    def file(self, index: int) -> tuple[str, tuple[int, ...], int]:
+        path, label, size_bytes = self._listing.image(index)
+        return path, (label,), size_bytes
 
     def stored_labels(self) -> Labels:
         return single(self._listing.image_labels())
 
-    def file_names(self) -> list[str]:
-        return [PurePath(path).name for path in self._listing.paths()]
 
-    def stamp(self) -> str:
-        return files.stamp(list(self._listing.paths()))
-
-    def describe(self, index: int) -> str:
-        return self._listing.image(index)[0]
-
-
-def read_image(path: str, index: int, labels: tuple[int, ...], size_bytes: int) -> Example:
+def read_image(index: int, path: str, labels: tuple[int, ...], size_bytes: int | None) -> Example:
     """Reads example `index` from a file, which had this size when it was listed."""
+    if size_bytes is None:
+        return Example(b"", labels, fault="there is no such file")
     if size_bytes > MAX_FILE_BYTES:
         fault = f"a file of {format_bytes(size_bytes)}, above {format_bytes(MAX_FILE_BYTES)}"
         return Example(b"", labels, fault=fault)
@@ -132,7 +144,7 @@ def form_of(path: str) -> Pixels:
     if extension(path) not in arrays.EXTENSIONS:
         return arrays.RGB
     try:
-        data = read_image(path, 0, (), 0).image
+        data = read_image(0, path, (), 0).image
         if arrays.is_photo(data):
             return arrays.RGB
         return arrays.form(arrays.decode(data, MAX_FILE_BYTES))

@@ -22,14 +22,14 @@ from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
 from vit_jax.core.image_files import UNKNOWN_EXTENSIONS
 from vit_jax.data import files
-from vit_jax.data.source import Example, Labels, Request, Source, row_offsets
+from vit_jax.data.source import Labels, Request, Source, row_offsets
 from vit_jax.data.sources.image_folder import (
     FORMATS,
     METADATA,
+    ImageFiles,
     ImageFolder,
     NoClassFolders,
     form_of,
-    read_image,
 )
 from vit_jax.data.sources.split_names import HELD_OUT, held_out
 from vit_jax.data.sources.splits import ALL, base_name, resolve
@@ -54,8 +54,8 @@ _NO_LABELS_READ = "Where none is read, as by method.kind=mae, the same label for
 _CHUNK = 2**16  # rows that are Python's for a moment
 
 
-class ImageTable(Source):
-    """A split of a table of images. EXIF orientation is honoured."""
+class ImageTable(ImageFiles):
+    """A split of a table of images."""
 
     name = "image_table"
 
@@ -102,27 +102,16 @@ class ImageTable(Source):
         self.fingerprint = self._fingerprint(rows.prefixes)
         self.pixels = form_of(self.describe(0))
 
-    def read(self, indices: np.ndarray) -> list[Example]:
-        return [self._read(int(index)) for index in indices]
-
-    def stored_labels(self) -> Labels:
-        return self._labels
-
-    def file_names(self) -> list[str]:
-        return self._names.to_pylist()
-
-    def stamp(self) -> str:
-        return files.stamp([self.describe(int(index)) for index in np.flatnonzero(self._found)])
+    def file(self, index: int) -> tuple[str, tuple[int, ...], int | None]:
+        labels = tuple(self._labels.slice(index, index + 1).labels.tolist())
+        size_bytes = int(self._sizes[index]) if self._found[index] else None
+        return self.describe(index), labels, size_bytes
 
     def describe(self, index: int) -> str:
         return files.join(self._folders[self._places[index]], self._names[index].as_py())
 
-    def _read(self, index: int) -> Example:
-        path, size_bytes = self.describe(index), int(self._sizes[index])
-        labels = tuple(self._labels.slice(index, index + 1).labels.tolist())
-        if not self._found[index]:
-            return Example(b"", labels, fault="there is no such file")
-        return read_image(path, index, labels, size_bytes)
+    def stored_labels(self) -> Labels:
+        return self._labels
 
     def _file_sizes(self) -> np.ndarray:
         """In bytes, int64 [n]; 0 for files that are not there."""

@@ -22,9 +22,9 @@ from vit_jax.core.image_files import extension, is_hidden
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.maps import EXTENSIONS, VOID
-from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Request, Source, digest
-from vit_jax.data.sources.image_folder import READ, form_of, read_image
-from vit_jax.data.sources.split_names import HELD_OUT, held_out
+from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Request, digest
+from vit_jax.data.sources.image_folder import READ, ImageFiles, form_of
+from vit_jax.data.sources.split_names import HELD_OUT, with_val
 from vit_jax.data.sources.splits import ALL, base_name, resolve
 
 IMAGE = "image"
@@ -47,7 +47,7 @@ class _File(NamedTuple):
 _Examples = dict[str, dict[str, _File]]  # files of an image by what they hold, by its name
 
 
-class MaskFolder(Source):
+class MaskFolder(ImageFiles):
     """A split of images with maps. An EXIF orientation is a fault: is it the map's too?"""
 
     name = "mask_folder"
@@ -58,7 +58,10 @@ class MaskFolder(Source):
         is_table = extension(root) == ".csv"
         by_split = _in_table(root) if is_table else _in_folders(root, wanted, field)
         if list(by_split) == [ALL]:
-            by_split |= _with_val(by_split[ALL])
+            names = list(by_split[ALL])
+            hashes = [digest(normal(name)) for name in names]
+            for split, some in with_val(names, hashes, [""] * len(names)).items():
+                by_split[split] = {name: by_split[ALL][name] for name in some}
             self.notes = (HELD_OUT,) * (wanted == "train")
         self.part = resolve(r.split, {n: len(each) for n, each in by_split.items()}, where=r.where)
         examples = by_split[wanted]
@@ -85,21 +88,16 @@ class MaskFolder(Source):
         self.fingerprint = digest("\n".join(about))
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        examples = []
-        for index in indices.tolist():
-            image, *maps = self._files[index]
-            example = read_image(image.path, index, (), image.size_bytes or 0)
-            examples.append(example._replace(maps=tuple(_read(each.path) for each in maps)))
-        return examples
+        maps = ([_read(each.path) for each in self._files[index][1:]] for index in indices)
+        pairs = zip(super().read(indices), maps, strict=True)
+        return [example._replace(maps=tuple(of_image)) for example, of_image in pairs]
 
-    def file_names(self) -> list[str]:
-        return [PurePath(row[0].path).name for row in self._files]
+    def file(self, index: int) -> tuple[str, tuple[int, ...], int | None]:
+        image = self._files[index][0]
+        return image.path, (), image.size_bytes
 
     def stamp(self) -> str:
         return files.stamp([each.path for row in self._files for each in row])
-
-    def describe(self, index: int) -> str:
-        return self._files[index][0].path
 
 
 def _read(path: str) -> bytes:
@@ -148,11 +146,8 @@ def _in_folders(root: str, wanted: str, field: str) -> dict[str, _Examples]:
 
 
 def _add(examples: _Examples, kind: str, file: _File) -> None:
-    kind_of_file = extension(file.path)
-    if kind_of_file not in _READ[kind]:
-        if kind == IMAGE:
-            return
-        raise UserError(f"{file.path}: a {kind} is one of {', '.join(_READ[kind])}.")
+    if extension(file.path) not in _READ[kind]:
+        return
     name = PurePath(file.path).stem
     of_image = examples.setdefault(normal(name), {})
     if kind in of_image:
@@ -182,19 +177,6 @@ def _in_table(path: str) -> dict[str, _Examples]:
     return result
 
 
-def _with_val(examples: _Examples) -> dict[str, _Examples]:
-    """One in ten is held out by the hash of its name, as in image_folder.py."""
-    names = list(examples)
-    orders = np.array([int(digest(normal(name))[:16], 16) for name in names], np.uint64)
-    is_val = held_out(orders, np.zeros(len(names), int))
-    return {
-        split: {
-            name: examples[name] for name, val in zip(names, is_val, strict=True) if val is want
-        }
-        for split, want in (("train", np.False_), ("val", np.True_))
-    }
-
-
 def _check_complete(
     examples: Mapping[str, Mapping[str, _File]], kinds: list[str], root: str, field: str
 ) -> None:
@@ -203,7 +185,8 @@ def _check_complete(
         if lacking:
             first = next(iter(lacking[0].values())).path
             rule = f"has no {kind} for {first}, one of {len(lacking)} of {len(examples)}."
-            raise UserError(rule, field=field, value=root)
+            cure = f"Its name would end in {', '.join(_READ[kind])}." if kind != IMAGE else ""
+            raise UserError(rule, field=field, value=root, cure=cure)
 
 
 def _class_names(folder: str) -> tuple[str, ...] | None:
