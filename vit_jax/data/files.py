@@ -115,17 +115,23 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
 
 
 def subfolders(folder: str | Path) -> list[str]:
-    """Sorted names of visible subfolders; on a local disk cheaper than `list_folder`."""
+    """Sorted names of visible subfolders."""
+    return [name for name in sorted(_names(folder, folders=True)) if not name.startswith(".")]
+
+
+def file_names(folder: str | Path) -> list[str]:
+    """Names of the files in a folder."""
+    return _names(folder, folders=False)
+
+
+def _names(folder: str | Path, *, folders: bool) -> list[str]:
+    """Cheaper on a local disk than `list_folder`: no call of `stat` for each."""
     if is_remote(folder):
-        names = [entry.name for entry in list_folder(folder) if entry.is_folder]
-    else:
-        with os.scandir(folder) as entries:
-            names = sorted(
-                entry.name
-                for entry in entries
-                if (os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir())
-            )
-    return [name for name in names if not name.startswith(".")]
+        return [e.name for e in list_folder(folder) if (e.is_folder if folders else e.is_file)]
+    of_entry = os.DirEntry.is_dir if folders else os.DirEntry.is_file
+    of_path = os.path.isdir if folders else os.path.isfile
+    with os.scandir(folder) as entries:  # whose methods raise where links form a cycle
+        return [e.name for e in entries if (of_path(e.path) if e.is_symlink() else of_entry(e))]
 
 
 def is_folder(path: str | Path) -> bool:

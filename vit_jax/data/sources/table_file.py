@@ -102,40 +102,10 @@ class Table(NamedTuple):
 
 def read_table(path: str, columns: Columns) -> Table:
     """Reads a table."""
-    option, separator = columns.separator[:2]
-    if separator == "":
+    if columns.separator.name == "":
         rule = "is empty: give what stands between labels, or none where a cell is one label."
-        raise UserError(rule, field=option)
-    read = _parquet if extension(path) == ".parquet" else _text
-    chosen, stored, lines, bad_lines, remark = read(path, columns)
-    images, labels, splits = chosen.cells(path, stored, lines)
-    if separator is not None and not pa.types.is_large_list(labels.type):
-        split = pc.utf8_split_whitespace if separator.isspace() else pc.split_pattern
-        labels = split(labels, *[separator] * (not separator.isspace()))
-    flat, offsets = labels, np.arange(len(lines) + 1)
-    several = isinstance(labels, (pa.ListArray, pa.LargeListArray))
-    if several:
-        offsets = row_offsets(labels.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
-        flat = labels.flatten()
-    flat = _without_fractions(_trimmed(flat))
-    kept = pc.and_(pc.not_equal(flat, ""), pc.invert(pc.is_in(flat, _NO_LABEL)))
-    ends = row_offsets(kept.to_numpy(zero_copy_only=False))
-    flat = flat.filter(kept)
-    if splits is not None:
-        splits = _without_fractions(_trimmed(splits))
-        if str(chosen.split).lower() in _FLAG_COLUMNS:
-            splits = _splits_of_flags(splits)
-    return Table(
-        path=path,
-        images=_trimmed(images),
-        labels=pa.LargeListArray.from_arrays(ends[offsets], flat),
-        several=several,
-        splits=splits,
-        split_column=chosen.split or "",
-        lines=lines,
-        bad_lines=bad_lines,
-        note=chosen.note(path) + remark + ("" if several else _unsplit(flat, option)),
-    )
+        raise UserError(rule, field=columns.separator.option)
+    return (_parquet if extension(path) == ".parquet" else _text)(path, columns)
 
 
 def _trimmed(cells: pa.Array) -> pa.Array:
@@ -240,18 +210,49 @@ class _Chosen(NamedTuple):
             note += f"{title} {', '.join(map(repr, names[:10]))}{more}" if names else ""
         return note
 
-    def cells(
-        self, path: str, table: pa.Table, lines: np.ndarray
-    ) -> tuple[pa.Array, pa.Array, pa.Array | None]:
-        """Images, labels and splits as text; labels maybe as lists of text."""
+    def table(
+        self,
+        path: str,
+        stored: pa.Table,
+        lines: np.ndarray,
+        separator: Column,
+        bad_lines: Sequence[int] = (),
+        remark: str = "",
+    ) -> Table:
+        """The rows of a table whose cells are `stored` as the file has them."""
+        labels = pa.nulls(len(lines), pa.large_list(_TEXT))
         if self.is_one_hot:
-            labels = self._one_hot(path, table, lines)
+            labels = self._one_hot(path, stored, lines)
         elif self.labels:
-            labels = _as_text(path, table, self.labels[0], lists=True)
-        else:
-            labels = pa.nulls(len(lines), pa.large_list(_TEXT))
-        splits = None if self.split is None else _as_text(path, table, self.split)
-        return _as_text(path, table, self.image), labels, splits
+            labels = _as_text(path, stored, self.labels[0], lists=True)
+        if separator.name is not None and not pa.types.is_large_list(labels.type):
+            is_space = separator.name.isspace()
+            split = pc.utf8_split_whitespace if is_space else pc.split_pattern
+            labels = split(labels, *[separator.name] * (not is_space))
+        flat, offsets = labels, np.arange(len(lines) + 1)
+        several = isinstance(labels, (pa.ListArray, pa.LargeListArray))
+        if several:
+            sizes = labels.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+            flat, offsets = labels.flatten(), row_offsets(sizes)
+        flat = _without_fractions(_trimmed(flat))
+        kept = pc.and_(pc.not_equal(flat, ""), pc.invert(pc.is_in(flat, _NO_LABEL)))
+        ends = row_offsets(kept.to_numpy(zero_copy_only=False))
+        flat, splits = flat.filter(kept), None
+        if self.split is not None:
+            splits = _without_fractions(_trimmed(_as_text(path, stored, self.split)))
+            if self.split.lower() in _FLAG_COLUMNS:
+                splits = _splits_of_flags(splits)
+        return Table(
+            path=path,
+            images=_trimmed(_as_text(path, stored, self.image)),
+            labels=pa.LargeListArray.from_arrays(ends[offsets], flat),
+            several=several,
+            splits=splits,
+            split_column=self.split or "",
+            lines=lines,
+            bad_lines=bad_lines,
+            note=self.note(path) + remark + ("" if several else _unsplit(flat, separator.option)),
+        )
 
     def _one_hot(self, path: str, table: pa.Table, lines: np.ndarray) -> pa.Array:
         is_one = np.zeros((len(lines), len(self.labels)), bool)
@@ -293,14 +294,6 @@ def _column(
     raise UserError(rule, field=path)
 
 
-class _Rows(NamedTuple):
-    chosen: _Chosen
-    stored: pa.Table  # their cells as the file has them
-    lines: np.ndarray
-    bad_lines: Sequence[int] = ()
-    remark: str = ""
-
-
 def _opened(path: str) -> IO[bytes]:
     with reading(path):
         data = files.read(path) if files.is_remote(path) else None
@@ -312,12 +305,10 @@ def _encoding(file: IO[bytes]) -> str:
     """UTF-16 where the file has its mark, else UTF-8 or Windows' Latin-1. ValueError: no text."""
     encoding = _MARKS.get(file.read(2), "utf-8-sig")
     file.seek(0)
-    decoder = codecs.getincrementaldecoder(encoding)()
+    texts = codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), encoding)
     try:
-        while data := file.read(_CHUNK):
-            if "\0" in decoder.decode(data):
-                raise ValueError("not text: a null character")
-        decoder.decode(b"", final=True)
+        if any("\0" in text for text in texts):
+            raise ValueError("not text: a null character")
     except UnicodeError:
         encoding = "cp1252"
     file.seek(0)
@@ -390,7 +381,7 @@ def _objects(path: str, lines: Iterator[str]) -> Iterator[tuple[int, list[Any]]]
         yield number, [row.get(name) for name in names]
 
 
-def _text(path: str, columns: Columns) -> _Rows:
+def _text(path: str, columns: Columns) -> Table:
     """The columns of a CSV, TSV or JSON lines, `_CHUNK` rows at a time."""
     is_json, bad_lines = extension(path) == ".jsonl", list[int]()
     with _opened(path) as file:
@@ -411,10 +402,11 @@ def _text(path: str, columns: Columns) -> _Rows:
     remark = f". It is not UTF-8, and read as {encoding}" if encoding == "cp1252" else ""
     with reading(path):
         table = pa.concat_tables(chunks, promote_options="permissive")
-    return _Rows(chosen, table, np.concatenate(lines), bad_lines, remark)
+    numbers = np.concatenate(lines)
+    return chosen.table(path, table, numbers, columns.separator, bad_lines, remark)
 
 
-def _parquet(path: str, columns: Columns) -> _Rows:
+def _parquet(path: str, columns: Columns) -> Table:
     with reading(path):
         source = pa.BufferReader(files.read(path)) if files.is_remote(path) else path
         file = pq.ParquetFile(source)
@@ -422,7 +414,7 @@ def _parquet(path: str, columns: Columns) -> _Rows:
         chosen = _Chosen.choose(path, file.schema_arrow.names, columns)
         with reading(path):
             table = file.read(chosen.names())
-    return _Rows(chosen, table, np.arange(1, len(table) + 1))
+    return chosen.table(path, table, np.arange(1, len(table) + 1), columns.separator)
 
 
 def _as_text(path: str, table: pa.Table, name: str, *, lists: bool = False) -> pa.Array:
@@ -475,11 +467,7 @@ def _files_of(folder: str) -> dict[str, str | None]:
     """
     names: list[str] = []
     with reading(folder), contextlib.suppress(FileNotFoundError):
-        if files.is_remote(folder):
-            names = [entry.name for entry in files.list_folder(folder) if entry.is_file]
-        else:  # without a call of `stat` for each, which millions of files would feel
-            with os.scandir(folder) as entries:
-                names = [entry.name for entry in entries if _is_file(entry)]
+        names = files.file_names(folder)
     # A name that is no text is one that no table can have.
     names = [name for name in names if name == name.encode(errors="ignore").decode()]
     stems: dict[str, str | None] = {}
@@ -488,12 +476,6 @@ def _files_of(folder: str) -> dict[str, str | None]:
         if kind.lower() in _IMAGES and not name.startswith("."):
             stems[stem] = None if stem in stems else name
     return stems | {normal(name): name for name in names}
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(OSError):  # links in a circle
-        return entry.is_file()
-    return False
 
 
 def find_files(home: str, table: Table, *, beside: str = "") -> Found:
