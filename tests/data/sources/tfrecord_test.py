@@ -1,9 +1,9 @@
 import google_crc32c
+import numpy as np
 import pytest
 
 from tests.messages import refused
 from vit_jax.data.host_tf import tf
-from vit_jax.data.sources import records
 from vit_jax.data.sources.records import TFRecords, masked_crc32c, record_offsets
 
 RECORDS = [b"first", b"", b"x" * 1000, b"trailing zeros\0\0"]
@@ -82,7 +82,7 @@ def test_a_damaged_cache_is_made_again(file, damage):
     content = {"truncated": data[:100], "empty": b"", "text": b"text", "flipped": data}[damage]
     cache.write_bytes(content)
     assert TFRecords([file], [4]).read(0, [2]) == [RECORDS[2]]
-    assert records.load_offsets([file]) is not None
+    assert len(np.load(cache)["offsets"]) == len(RECORDS) + 1
 
 
 def test_beside_read_only_data_nothing_is_written(file, cache_folder):
@@ -90,4 +90,3 @@ def test_beside_read_only_data_nothing_is_written(file, cache_folder):
     TFRecords([file], [4])
     assert not caches(file)
     assert len(list(cache_folder.glob("vit_jax/*/*.npz"))) == 1
-    assert records.load_offsets([file]) is not None

@@ -103,18 +103,13 @@ class TFRecords:
         """`num_records` of each file as published: UserError if a file holds more or fewer."""
         _check_local(paths)
         self._files = [Path(path) for path in paths]
-        self._offsets = load_offsets(self._files)
-        if self._offsets is None:
-            with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
-                self._offsets = list(pool.map(record_offsets, self._files))
-            save_offsets(self._files, self._offsets)
+        self._offsets = cached_offsets(self._files)
         for file, offsets, expected in zip(self._files, self._offsets, num_records, strict=True):
             if len(offsets) - 1 != expected:
                 raise _corrupt(file, _other_number(len(offsets) - 1, expected))
 
     def read(self, file: int, records: Sequence[int]) -> list[bytes]:
         """The data of the records, checked against their checksums."""
-        assert self._offsets is not None
         path, offsets = self._files[file], self._offsets[file]
 
         def read_all() -> list[bytes]:
@@ -158,24 +153,27 @@ def masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def load_offsets(paths: Sequence[Path]) -> list[np.ndarray] | None:
-    """The offsets of each file, int64 [n + 1]; None if they are not known for these very files."""
-    for folder in _cache_folders(paths):
+def cached_offsets(paths: Sequence[Path]) -> list[np.ndarray]:
+    """The offsets of each file, int64 [n + 1], which are kept for as long as the files are these.
+
+    A cache is written at once or not at all; without a folder to write to there is none.
+    """
+    names, stamps = "\n".join(path.name for path in paths), _stamps(paths)
+    name = f"{digest(names)[:16]}.offsets.npz"
+    caches = [folder / name for folder in _cache_folders(paths)]
+    for path in caches:
         # Every fault of a cache has the same result; zip checks the CRC of its content.
-        with contextlib.suppress(*files.NPZ_FAULTS), np.load(folder / _cache_name(paths)) as cache:
-            if np.array_equal(cache["stamps"], _stamps(paths)):
+        with contextlib.suppress(*files.NPZ_FAULTS), np.load(path) as cache:
+            if np.array_equal(cache["stamps"], stamps):
                 return np.split(cache["offsets"], cache["ends"][:-1])
-    return None
-
-
-def save_offsets(paths: Sequence[Path], offsets: Sequence[np.ndarray]) -> None:
-    """Writes the cache at once or not at all; without a folder to write to, not at all."""
-    ends = np.cumsum([len(of_path) for of_path in offsets])
-    for folder in _cache_folders(paths):
+    with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
+        offsets = list(pool.map(record_offsets, paths))
+    arrays = {"stamps": stamps, "ends": np.cumsum(list(map(len, offsets)))}
+    for path in caches:
         with contextlib.suppress(OSError):
-            arrays = {"stamps": _stamps(paths), "ends": ends, "offsets": np.concatenate(offsets)}
-            files.write_npz(folder / _cache_name(paths), **arrays)
-            return
+            files.write_npz(path, **arrays, offsets=np.concatenate(offsets))
+            break
+    return offsets
 
 
 def _cache_folders(paths: Sequence[Path]) -> Iterator[Path]:
@@ -183,11 +181,6 @@ def _cache_folders(paths: Sequence[Path]) -> Iterator[Path]:
     if data.stat().st_mode & 0o222:  # a read-only file is respected, also by root
         yield data / _CACHE_FOLDER
     yield cache_dir() / digest(str(data))[:16]
-
-
-def _cache_name(paths: Sequence[Path]) -> str:
-    names = "\n".join(path.name for path in paths)
-    return f"{digest(names)[:16]}.offsets.npz"
 
 
 def _stamps(paths: Sequence[Path]) -> np.ndarray:
