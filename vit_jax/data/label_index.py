@@ -61,11 +61,8 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
     if len(outside):
         rule = f"has the label {classes[outside[0]]}, outside [0, {num_classes})."
         raise UserError(rule, field=describe(int(examples[outside[0]])))
-    order = np.argsort(classes, kind="stable")
-    classes, examples = classes[order], examples[order]
-    twice = np.zeros(len(classes), bool)
-    twice[1:] = (classes[1:] == classes[:-1]) & (examples[1:] == examples[:-1])
-    classes, examples = classes[~twice], examples[~twice]
+    pairs = np.unique(classes.astype(np.int64) * labels.num_examples + examples)
+    classes, examples = np.divmod(pairs, max(labels.num_examples, 1))
     kind = np.int32 if labels.num_examples < 2**31 else np.int64
     return ByClass(row_offsets(np.bincount(classes, minlength=num_classes)), examples.astype(kind))
 
