@@ -204,9 +204,9 @@ def classes(request: CollectionRequest) -> Classes:
         raise UserError("Give --classes, a file of names, one per line, or --num_classes.")
     if request.classes is None:
         return Classes(request.num_classes or 0)
-    path = Path(request.classes).expanduser().absolute()
-    data = _read(path)
-    return Classes(len(_names(path, data)), str(path), hashlib.sha256(data).hexdigest())
+    path = str(Path(request.classes).expanduser().absolute())
+    numbers, digest = _listed(path)
+    return Classes(len(numbers), path, digest)
 
 
 @functools.lru_cache(maxsize=4)
@@ -217,23 +217,19 @@ def _numbers(known: Classes) -> dict[str, int]:
         named = names_in_parquet(known.path, known.field) or ()
         numbers, digest = {name: number for number, name in enumerate(named)}, _digest(named)
     else:
-        data = _read(Path(known.path))
-        numbers, digest = _names(Path(known.path), data), hashlib.sha256(data).hexdigest()
+        numbers, digest = _listed(known.path)
     if digest != known.digest:
         raise UserError("has changed: start again.", field=known.path)
     return numbers
 
 
-def _read(path: Path) -> bytes:
+def _listed(path: str) -> tuple[dict[str, int], str]:
+    """The number of each name in a file of classes, and the file's digest."""
     with reading("--classes", path):
-        status = path.stat()
+        status = os.stat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise OSError(f"not a file of at most {MOST_BYTES // 2**20:,} MiB")
-        return path.read_bytes()
-
-
-def _names(path: Path, data: bytes) -> dict[str, int]:
-    with reading("--classes", path):
+        data = Path(path).read_bytes()
         # Line ends as TFDS knows them, not every separator of Unicode.
         lines = io.StringIO(data.decode("utf-8-sig"), newline=None)
         names = [normal(line.strip()) for line in lines]
@@ -241,7 +237,7 @@ def _names(path: Path, data: bytes) -> dict[str, int]:
         for number, name in enumerate(names or [""]):
             if not name or numbers[name] != number:
                 raise ValueError(f"an empty line, or a name twice: {name!r} in line {number + 1}")
-    return numbers
+    return numbers, hashlib.sha256(data).hexdigest()
 
 
 def classes_of_lists(request: CollectionRequest, field: str, parquet: Sequence[Path]) -> Classes:

@@ -310,12 +310,9 @@ def beam_runner(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterat
     numbers only. All machines must see the source and the output under the same paths, on a shared
     file system. They also need this package; --beam_flags tells Beam how they get it.
     """
-    try:
+    with reading("--runner", "beam", cure="pip install 'vit-jax-pretraining[beam]'"):
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
-    except ImportError as error:
-        rule = f"needs pip install 'vit-jax-pretraining[beam]': {error}."
-        raise UserError(rule, field="--runner", value="beam") from error
 
     def new_pipeline() -> beam.Pipeline:
         return beam.Pipeline(options=PipelineOptions(list(beam_flags)))
