@@ -1,11 +1,10 @@
 """Labels other than `label`: features of tiny data sets that are declared as TFDS declares them."""
 
-import json
-
 import numpy as np
 import pytest
 from tensorflow_datasets import features as f
 
+from tests.data.sources.tfds_test import write_info
 from tests.messages import refused
 from vit_jax.data import label_index
 from vit_jax.data.host_tf import tf
@@ -44,15 +43,7 @@ def write(folder, name, features, examples):
     with tf.io.TFRecordWriter(str(folder / f"{name}-train.tfrecord-00000-of-00001")) as writer:
         for record in records:
             writer.write(record)
-    split = {
-        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "name": "train",
-        "numBytes": "1", "shardLengths": [str(len(records))],
-    }  # fmt: skip
-    version = folder.name if folder.name[0].isdigit() else "1.0.0"
-    info = {"fileFormat": "tfrecord", "moduleName": "m", "name": name}
-    (folder / "dataset_info.json").write_text(
-        json.dumps(info | {"splits": [split], "version": version})
-    )
+    write_info(folder, name, [len(records)])
     return folder
 
 

@@ -32,37 +32,24 @@ def record(number, labels, key="label"):
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
-def write(folder, *, file_format="tfrecord", label=None, key="label", names="cat\ndog\nfish\n"):
+def write_info(folder, name, shards, file_format="tfrecord"):
+    """The dataset_info.json of the split `train`, whose files have so many examples each."""
+    split = {
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "name": "train",
+        "numBytes": "1000", "shardLengths": [str(n) for n in shards],
+    }  # fmt: skip
+    version = folder.name if folder.name[0].isdigit() else "1.0.0"
+    info = {"fileFormat": file_format, "moduleName": "__main__", "name": name, "version": version}
+    (folder / "dataset_info.json").write_text(json.dumps(info | {"splits": [split]}))
+
+
+def write(folder, *, file_format="tfrecord", key="label", names="cat\ndog\nfish\n"):
     """Writes 12 examples in three files: example i shows "image i" and has label i mod 3."""
     folder.mkdir(parents=True)
-    class_label = {
-        "classLabel": {"numClasses": "3"},
-        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-    }
-    image = {
-        "image": {"dtype": "uint8", "shape": {"dimensions": ["-1", "-1", "3"]}},
-        "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
-    }
-    features = {
-        "featuresDict": {"features": {"image": image, key: label or class_label}},
-        "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
-    }
-    info = {
-        "fileFormat": file_format,
-        "moduleName": "__main__",
-        "name": "pets",
-        "splits": [
-            {
-                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-                "name": "train",
-                "numBytes": "1000",
-                "shardLengths": [str(n) for n in SHARDS],
-            }
-        ],
-        "version": folder.name,
-    }
-    (folder / "features.json").write_text(json.dumps(features))
-    (folder / "dataset_info.json").write_text(json.dumps(info))
+    label = tfds_features.ClassLabel(num_classes=3)
+    described = {"image": tfds_features.Image(shape=(None, None, 3)), key: label}
+    tfds_features.FeaturesDict(described).save_config(str(folder))
+    write_info(folder, "pets", SHARDS, file_format)
     if names:
         (folder / f"{key}.labels.txt").write_text(names)
     numbers = iter(range(sum(SHARDS)))
