@@ -117,6 +117,11 @@ def page(
     left_out: Sequence[Mapping],
 ) -> str:
     images, classes, duplicates = report["images"], report["classes"], report["duplicates"]
+    made_with = report["options"] | {
+        f"{what} {name}": value
+        for what, field in (("version of", "versions"), ("evaluation set", "evaluations"))
+        for name, value in report[field].items()
+    }
     return html_page.render(
         "tools/prepare/report.html",
         title=f"{report['name']} {report['options']['version']}",
@@ -145,7 +150,7 @@ def page(
              f"{one['width']} × {one['height']}", one.get("of", "")]
             for one in left_out
         ],
-        made_with=_made_with(report),
+        made_with=[[k, "" if v in ("", [], ()) else v] for k, v in made_with.items()],
     )  # fmt: skip
 
 
@@ -181,15 +186,6 @@ def _counts(report: Mapping[str, Any]) -> dict[str, list[list[str]]]:
         ],
         "formats": [[name, f"{number:,}"] for name, number in report["formats"].items()],
     }  # fmt: skip
-
-
-def _made_with(report: Mapping[str, Any]) -> list[list[Any]]:
-    rows = [
-        *([name, value] for name, value in report["options"].items()),
-        *([f"version of {name}", value] for name, value in report["versions"].items()),
-        *([f"evaluation set {name}", value] for name, value in report["evaluations"].items()),
-    ]
-    return [[name, "" if value in ("", [], ()) else value] for name, value in rows]
 
 
 def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
