@@ -166,12 +166,21 @@ class Request(NamedTuple):
 
 
 class DerivedSource(Source):
-    """Declares whatever `source` declares; subclasses set what differs."""
+    """Declares and reads whatever `source` does; subclasses set what differs."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         for declared in Source.__annotations__:
             setattr(self, declared, getattr(source, declared))
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        examples = self.source.read(indices)
+        return [self.changed(int(i), one) for i, one in zip(indices, examples, strict=True)]
+
+    def changed(self, index: int, example: Example) -> Example:
+        """The example at `index`, made of that of `source`."""
+        del index
+        return example
 
     def describe(self, index: int) -> str:
         return self.source.describe(index)
@@ -229,9 +238,8 @@ class Unlabelled(DerivedSource):
         # Another one than with labels: both may be kept under it (label_index.py, device_cache.py).
         self.fingerprint = digest(f"{source.fingerprint}: without labels")
 
-    def read(self, indices: np.ndarray) -> list[Example]:
-        examples = self.source.read(indices)
-        return [example._replace(labels=(), weights=(), maps=()) for example in examples]
+    def changed(self, index: int, example: Example) -> Example:
+        return example._replace(labels=(), weights=(), maps=())
 
 
 def select_examples(source: Source, indices: np.ndarray) -> SelectedSource:

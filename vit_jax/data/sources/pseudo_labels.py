@@ -88,19 +88,13 @@ class PseudoLabelled(DerivedSource):
         self.max_labels = labels.classes.shape[1]
         self.weighted = self.max_labels > 1
 
-    def read(self, indices: np.ndarray) -> list[Example]:
-        rows = self._rows(indices)
-        classes = self._pseudo_labels.classes[rows].tolist()
-        weights: list[list[float]] = [[]] * len(rows)
+    def changed(self, index: int, example: Example) -> Example:
+        row = self._rows(np.array(index))
+        labels, weights = self._pseudo_labels.classes[row], list[float]()
         if self.weighted:
-            found = self._pseudo_labels.probabilities[rows]
-            weights = (found / found.sum(axis=1, keepdims=True)).tolist()
-        return [
-            example._replace(labels=tuple(image_classes), weights=tuple(image_weights))
-            for example, image_classes, image_weights in zip(
-                self.source.read(indices), classes, weights, strict=True
-            )
-        ]
+            probabilities = self._pseudo_labels.probabilities[row]
+            weights = (probabilities / probabilities.sum()).tolist()
+        return example._replace(labels=tuple(labels.tolist()), weights=tuple(weights))
 
     def stored_labels(self) -> Labels:
         """The most probable class of each, alone: what is chosen by class is chosen by it."""

@@ -52,11 +52,9 @@ class ByName(DerivedSource):
         of = f"{len(self._places)} of the model's {len(names)}"
         self.notes = (*source.notes, f"its classes are {of}, matched by name")
 
-    def read(self, indices: np.ndarray) -> list[Example]:
-        return [
-            example._replace(labels=tuple(self._renumbered(np.array(example.labels, int)).tolist()))
-            for example in self.source.read(indices)
-        ]
+    def changed(self, index: int, example: Example) -> Example:
+        labels = self._renumbered(np.array(example.labels, int))
+        return example._replace(labels=tuple(labels.tolist()))
 
     def stored_labels(self) -> Labels | None:
         stored = self.source.stored_labels()
@@ -81,18 +79,12 @@ class Relabelled(DerivedSource):
         bits = digest(self._labels.offsets.tobytes() + self._labels.labels.tobytes())
         self.fingerprint = digest(f"{self.source.fingerprint}: {rule} {bits}")
 
-    def read(self, indices: np.ndarray) -> list[Example]:
-        return [
-            example._replace(labels=self._labels_of(int(index)), weights=())
-            for index, example in zip(indices, self.source.read(indices), strict=True)
-        ]
+    def changed(self, index: int, example: Example) -> Example:
+        labels = self._labels.slice(index, index + 1).labels
+        return example._replace(labels=tuple(labels.tolist()), weights=())
 
     def stored_labels(self) -> Labels:
         return self._labels
-
-    def _labels_of(self, index: int) -> tuple[int, ...]:
-        first, last = self._labels.offsets[index : index + 2]
-        return tuple(self._labels.labels[first:last].tolist())
 
 
 def relabel_by_class(source: Source, kind: str, *, where: str) -> Relabelled:
