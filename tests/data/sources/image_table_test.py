@@ -384,6 +384,7 @@ def test_one_image_by_two_paths(tmp_path, other, end, what):
     start = "file,label,split\nphotos/0.jpg,a,train\nphotos/1.jpg,b,train\n"
     source = create(write(tmp_path, f"{start}{other},a,train\n"), "train")
     assert contents(source) == {"0.jpg": "a", "1.jpg": "b"}
+    assert source.notes[1] == "rows that repeat another and count once: 1"
     for rows in (f"{start}{other},{end}\n", start.replace("a,train", end) + f"{other},a,train\n"):
         with pytest.raises(UserError, match=what):
             create(write(tmp_path, rows), "train")
@@ -441,12 +442,13 @@ def test_missing_files(images):
         ("", {}, ["input.image_column"]),
         ("file,label\n", {}, ["input.split", "0 in 'all'"]),
         (b"\x00\x01\x02", {}, ["labels.csv"]),
+        (f"file,label\n{'a/' * 3000}0.jpg,cat\n", {}, ["labels.csv, line 2"]),
     ],
     ids=[
         "no header", "no column of labels", "unknown column", "two columns of labels",
         "two columns of files", "no column of splits", "neither yes nor no", "other splits",
         "no separator", "address", "two labels", "two splits", "open quotation", "no labels", "nan",
-        "more fields", "no file", "outside", "format", "empty", "no rows", "binary",
+        "more fields", "no file", "outside", "format", "empty", "no rows", "binary", "folders",
     ],
 )  # fmt: skip
 def test_tables_that_are_refused(images, content, options, names):
@@ -466,12 +468,9 @@ def test_an_image_that_may_be_two(images):
 
 
 def test_places_without_a_table(images):
-    with refused("input.data_dir"):
-        create(images)
-    with refused("input.data_dir"):
-        create(images / "none.csv")
-    with refused("input.data_dir"):
-        create(images / "0.jpg")
+    for name in ("", "none.csv", "0.jpg"):
+        with refused("input.data_dir"):
+            create(images / name)
     for name in ("a.csv", "a.tsv"):
         write(images, PLAIN, name)
     with refused("input.data_dir"):
@@ -521,17 +520,6 @@ def test_a_table_is_not_read_where_folders_say_more(tmp_path):
         fill(tmp_path / class_name, ["0.jpg", "1.jpg"])
     write(tmp_path, FOUND["metadata.csv"].format("x/"), "metadata.csv")
     assert sources.create("image_folder", request).class_names == ("x", "y", "z")
-
-
-def test_thousands_of_folders_above_a_file(images):
-    with refused("labels.csv, line 2"):
-        create(write(images, f"file,label\n{'a/' * 3000}0.jpg,cat\n"))
-
-
-def test_rows_that_repeat_count_once(images):
-    source = create(write(images, "image,label\n0,a\n1,b\n./0.jpg,a\n"))
-    assert source.num_examples == 2
-    assert source.notes[1] == "rows that repeat another and count once: 1"
 
 
 def test_one_image_in_two_tables(tmp_path):

@@ -113,20 +113,22 @@ def test_an_op_without_a_version_for_masks_is_refused(op):
         table.parse(f"decode|resize(8)|{op}").check_maps(["mask"], "input.preprocess")
 
 
-def save(root, mask, **options):
-    Image.fromarray(mask, **options).save(root / "masks" / "3.png")
+PAGE = Image.fromarray(np.zeros((16, 16), np.uint8))
 
 
 @pytest.mark.parametrize(
-    ("mask", "named"),
+    ("mask", "name", "named"),
     [
-        (np.zeros((8, 16), np.uint8), "8 x 16"),
-        (np.zeros((16, 16, 3), np.uint8), "RGB"),
-        (np.full((16, 16), 3, np.uint8), "value 3"),
+        (np.zeros((8, 16), np.uint8), "3.png", "8 x 16"),
+        (np.zeros((16, 16, 3), np.uint8), "3.png", "RGB"),
+        (np.full((16, 16), 3, np.uint8), "3.png", "value 3"),
+        (np.asarray(PAGE), "3.tif", "2 pages"),
     ],
 )
-def test_masks_that_do_not_fit(root, mask, named):
-    save(root, mask)
+def test_masks_that_do_not_fit(root, mask, name, named):
+    (root / "masks" / "3.png").unlink()
+    pages = {"save_all": True, "append_images": [PAGE]} if name == "3.tif" else {}
+    Image.fromarray(mask).save(root / "masks" / name, **pages)
     with refused("3.png", named):
         batch(source(root))
 
@@ -137,14 +139,6 @@ def test_a_bad_mask_makes_a_bad_image(root):
         batch(source(root))
     made = batch(source(root), skip=True)
     assert (made["weight"] == 0).sum() == 1 and not made["mask"][made["weight"] == 0].any()
-
-
-def test_a_mask_has_one_page(root):
-    (root / "masks" / "3.png").unlink()
-    page = Image.fromarray(np.zeros((16, 16), np.uint8))
-    page.save(root / "masks" / "3.tif", save_all=True, append_images=[page])
-    with refused("3.png", "mask", "2 pages"):
-        batch(source(root))
 
 
 def test_a_palette_is_of_numbers_of_classes(root):
