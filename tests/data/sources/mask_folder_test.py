@@ -9,7 +9,6 @@ from PIL import Image
 from tests.data import masks
 from tests.messages import refused
 from vit_jax.data import pipeline
-from vit_jax.data.ops import table
 from vit_jax.data.source import Request
 from vit_jax.data.sources.mask_folder import MaskFolder
 
@@ -105,12 +104,6 @@ def test_a_mask_moves_with_its_image(tmp_path, op, more):
     np.testing.assert_array_equal(made["image"][..., 0], made["mask"] * 80)
     changed = batch(source(root), f"decode|{op}{more}|resize(16, method='nearest')")
     np.testing.assert_array_equal(changed["mask"], made["mask"])
-
-
-@pytest.mark.parametrize("op", ["randaugment(2, 9)", "autoaugment('v0')", "random_erasing(0.5)"])
-def test_an_op_without_a_version_for_masks_is_refused(op):
-    with refused("input.preprocess", op):
-        table.parse(f"decode|resize(8)|{op}").check_maps(["mask"], "input.preprocess")
 
 
 PAGE = Image.fromarray(np.zeros((16, 16), np.uint8))
