@@ -26,14 +26,6 @@ def test_reads_at_random(file):
     assert records.read(1, [99, 0, 57]) == [RECORDS[99], RECORDS[0], RECORDS[57]]
 
 
-@pytest.mark.parametrize("keep_bytes", [0, 1000, 2**16, 2**17, -1])
-def test_truncation(file, keep_bytes):
-    """Cut at a block's boundary, the reader would find no records and return empty strings."""
-    file.write_bytes(file.read_bytes()[:keep_bytes])
-    with refused("x.array_record"):
-        ArrayRecords([file], [100])
-
-
 def test_more_files_than_may_be_open(file):
     records = ArrayRecords([file] * 400, [100] * 400)
     assert records.read(0, [3]) == records.read(399, [3]) == [RECORDS[3]]

@@ -114,7 +114,8 @@ ARRAY_RECORDS = {
     "a page of the web": lambda data: FOREIGN * 5000,
     "zeros": lambda data: bytes(len(data)),
     "ones": lambda data: b"\xff" * len(data),
-    "one block": lambda data: data[: 2**16],
+    "one block": lambda data: data[: 2**16],  # would be read as one without records
+    "the first bytes": lambda data: data[:1000],
     "cut": lambda data: data[:-10],
     "garbage behind": lambda data: data + b"garbage" * 20000,
     "damaged data": lambda data: data[:100] + b"\xff" * 200 + data[300:],
