@@ -18,6 +18,7 @@ def test_every_number_has_its_place(make_workdir):
             1: {
                 "train/accuracy": 0.1, "train/grad_norm": 1.0, "train/loss": 1.0,
                 "train/learning_rate": 0.1, "speed/input_wait": 0.0, "input/skipped_images": 0.0,
+                "speed/saving_secs": 1.0,
                 "gradients/blocks/0/norm": 1.0,
             },
             2: {"test/loss": 1.0, "test/accuracy": 0.5, "test/examples": 9.0, "test/new": 3.0},
@@ -31,7 +32,7 @@ def test_every_number_has_its_place(make_workdir):
             "train/loss, test/loss", "train/accuracy, test/accuracy", "val/accuracy",
         ],
         "Optimisation": ["train/learning_rate", "train/grad_norm"],
-        "Speed and input": ["speed/input_wait", "val/skipped_images"],
+        "Speed and input": ["speed/input_wait", "speed/saving_secs", "val/skipped_images"],
         "Other results": ["test/new"],
     }  # fmt: skip
 
