@@ -84,7 +84,7 @@ TINY_RUN = {
     },
     "optim": {"lr": 1e-3, "warmup_steps": 2},
     "total": {"steps": 6},
-    "log": {"every_steps": 1, "tensorboard": False},
+    "log": {"every_steps": 1, "tensorboard": False, "first_batch": 0},
 }
 
 

@@ -25,6 +25,8 @@ from vit_jax.learning.clock import Clock, InFlightSteps
 from vit_jax.learning.feed import SKIPPED_IMAGES, Feed
 from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.state import stop_if_not_finite
+from vit_jax.run import build
+from vit_jax.run.build import Run
 from vit_jax.run.session import Session
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
@@ -32,7 +34,7 @@ from vit_jax.train import train
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
-EVALUATED = "evals.test.preprocess=decode|resize(8)"
+EVALUATED = ("evals.test.preprocess=decode|resize(8)", "model.depth=1")  # which compiles sooner
 
 # Everything random is on: anything but a function of (seed, step) would show.
 COMMAND = [
@@ -102,6 +104,23 @@ def fail_at(monkeypatch, step):
         return read(feed)
 
     monkeypatch.setattr(Feed, "__next__", fail)
+
+
+@pytest.fixture(autouse=True)
+def shared_programs(monkeypatch):
+    """Runs of equal configs share the program of a step, which takes a second to trace."""
+    compile_update = Run.compile_update
+
+    def shared(run, screen):
+        key = repr(run.config), run.parts.layout.unstacked_steps, build.lower_update
+        if key not in PROGRAMS:
+            PROGRAMS[key] = compile_update(run, screen)
+        return PROGRAMS[key]
+
+    monkeypatch.setattr(Run, "compile_update", shared)
+
+
+PROGRAMS = {}
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +280,7 @@ def test_changes_that_keep_the_arrays_can_be_allowed(tmp_path, tiny_run):
 
 def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run, monkeypatch):
     fields = ("total.steps=1", "optim.warmup_steps=none", "optim.ema_decay=0.9")
-    config, events = tiny_run(EVALUATED, *fields), []
+    config, events = tiny_run(*EVALUATED, *fields), []
     record(monkeypatch, events, Evals, "run", "evaluated")
     record(monkeypatch, events, RunLog, "write", "written")
     record(monkeypatch, events, RunLog, "flush", "flushed")
@@ -289,8 +308,9 @@ def test_the_best_step_is_the_same_after_a_stop_there(
     """Its loss is measured when the run goes on, after its checkpoint was written."""
     stop = stop_at(monkeypatch, moment, step)
     config = tiny_run(
-        EVALUATED, "evals.test.every_steps=2", "checkpoint.every_steps=2", "checkpoint.keep_last=1",
-        "checkpoint.best_metric=test/loss", f"checkpoint.best_mode={mode}",
+        *EVALUATED, "evals.test.every_steps=2", "checkpoint.every_steps=2",
+        "checkpoint.keep_last=1", "checkpoint.best_metric=test/loss",
+        f"checkpoint.best_mode={mode}",
     )  # fmt: skip
     with pytest.raises(Preempted):
         train(config, tmp_path, stop=stop)
@@ -307,7 +327,7 @@ def test_the_best_step_is_the_same_after_a_stop_there(
 
 def test_an_evaluation_interrupted_twice_is_repeated(tmp_path, tiny_run, monkeypatch):
     """Going on without it would lose the run's result."""
-    config = tiny_run(EVALUATED, "evals.test.every_steps=2")
+    config = tiny_run(*EVALUATED, "evals.test.every_steps=2")
     for step in (6, 6):
         with pytest.raises(Preempted, match=f"step {step} "):
             train(config, tmp_path, stop=stop_at(monkeypatch, "run", step))
@@ -344,7 +364,7 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
     def fail(*_, **__):
         raise error
 
-    config = tiny_run("checkpoint.every_steps=100", EVALUATED)
+    config = tiny_run("checkpoint.every_steps=100", *EVALUATED)
     with monkeypatch.context() as patched:
         patched.setattr(Evals, "run", lambda self, step, *_, **__: step and fail())
         with refused(*names):
@@ -361,7 +381,7 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
 def test_a_batch_that_cannot_be_read_loses_no_training(
     trained, tmp_path, tiny_run, monkeypatch, every_steps, apart
 ):
-    config = tiny_run(f"checkpoint.every_steps={every_steps}", EVALUATED)
+    config = tiny_run(f"checkpoint.every_steps={every_steps}", EVALUATED[0])
     with monkeypatch.context() as patched:
         patched.setattr("vit_jax.run.parts.updates._unstacked_steps", lambda *_: apart)
         fail_at(patched, 5)
@@ -399,7 +419,7 @@ def test_before_a_batch_that_cannot_be_read_only_finite_steps_are_saved(
 
 def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, capsys):
     monkeypatch.setattr(Evals, "run", lambda self, step, *_, **__: {"test/loss": float("nan")})
-    train(tiny_run(EVALUATED, "total.steps=1", "optim.warmup_steps=none"), tmp_path)
+    train(tiny_run(*EVALUATED, "total.steps=1", "optim.warmup_steps=none"), tmp_path)
     assert "result   test: loss nan" in capsys.readouterr().out
 
 
@@ -435,9 +455,9 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
     record(monkeypatch, events, InFlightSteps, "finish", "finished")
     record(monkeypatch, events, Session, "fetch_scalars", "fetched")
     record(monkeypatch, events, Clock, "paused", "paused")
-    overrides = ["total.steps=6", "log.every_steps=6", "log.first_batch=0", *pause.split()]
+    overrides = ["total.steps=6", "log.every_steps=6", *pause.split()]
     if pause.startswith("evals"):
-        overrides.append(EVALUATED)
+        overrides += EVALUATED
     train(tiny_run(*overrides), tmp_path)
     assert events == ["paused", *expected]
 
@@ -517,7 +537,7 @@ def test_steps_on_layers_apart_end_with_the_same_bits(trained, tmp_path, tiny_ru
 def test_what_the_first_process_measured_ends_all_of_them(tmp_path, tiny_run, monkeypatch):
     """Probes of several hosts differ in rounding, and by them some would train on."""
     config = tiny_run(
-        "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=1", "total.steps=5",
+        *EVALUATED, "evals.test.every_steps=1", "total.steps=5",
         "early_stopping.metric=test/loss", "early_stopping.patience=2", "optim.warmup_steps=0",
     )  # fmt: skip
     assert int(train(config, tmp_path / "alone").step) == 5

@@ -102,7 +102,7 @@ def test_the_mlflow_run_fails_with_the_run(tmp_path, tiny_run, store, error):
 
 def test_a_server_that_is_away_ends_no_training(tmp_path, tiny_run, store, capsys):
     store.away = 10**9
-    train(tiny_run(EXPERIMENT, "total.steps=3"), tmp_path / "run")
+    train(tiny_run(EXPERIMENT, "total.steps=3", "log.first_batch=2"), tmp_path / "run")
     assert capsys.readouterr().err.count("MLflow did not take a row") == 1
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
 

@@ -75,7 +75,9 @@ def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kin
         "evals.f.kind=frozen", "evals.f.split=test", "evals.f.preprocess=decode|resize(16)",
         "evals.f.shots=1", "evals.f.seeds=1", "evals.f.neighbours=5", "evals.f.train_per_class=2",
     )  # fmt: skip
-    steps = ("total.steps=30", "checkpoint.every_steps=20", "optim.lr=3e-3")
+    steps = (
+        "total.steps=30", "checkpoint.every_steps=20", "optim.lr=3e-3", "log.first_batch=8",
+    )  # fmt: skip
     config = run(kind, *steps, *frozen, *needed(kind))
     straight = train(config, tmp_path / "a")
     losses = [row["train/loss"] for row in rows(tmp_path / "a") if "train/loss" in row]
