@@ -64,6 +64,11 @@ CONFIGS = [f"{file.name}{variant}" for file in FILES for variant in VARIANTS.get
 
 
 def load(name, overrides=()):
+    return _load(name, tuple(overrides))
+
+
+@functools.cache  # most are asked for by several tests
+def _load(name, overrides):
     return config.load(str(ROOT / "configs" / name), overrides)
 
 
