@@ -281,11 +281,11 @@ def test_each_class_that_has_images_gets_its_number_as_by_hand():
     rng = np.random.default_rng(0)
     classes = rng.choice(5, 1000, p=[0.6, 0.3, 0.08, 0.02, 0])
     sure = rng.integers(0, 50, 1000).astype(np.float32) / 50  # many are equal
-    copies = choose(classes, sure, Selection(0.4, 100))
+    copies = choose(classes, sure, Selection(0.4, 400))
     for c in range(5):
         of_class = [i for i in range(1000) if classes[i] == c and sure[i] >= np.float32(0.4)]
         of_class.sort(key=lambda i: (-sure[i], i))
         expected = np.zeros(1000, int)
-        for turn in range(100 if of_class else 0):
+        for turn in range(400 if of_class else 0):
             expected[of_class[turn % len(of_class)]] += 1
         np.testing.assert_array_equal(np.where(classes == c, copies, 0), expected)

@@ -166,6 +166,8 @@ def test_counts_continue_across_restarts():
     assert settle(skipped) == {}
     assert settle(skipped, 0, 1, 2) == {SKIPPED_IMAGES: 6}
     assert settle(skipped, 0) == {}
+    skipped.add({})  # of a step that is left out
+    assert settle(skipped) == {}
     assert skipped.row() == {SKIPPED_IMAGES: 6}
 
 

@@ -109,6 +109,8 @@ def test_evaluation_and_frozen_training_take_the_running_ones():
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=ROUNDING)
         assert not grads["running_mean"].any() and not grads["running_variance"].any()
         assert grads["scale"].all() and grads["bias"].all()
+    fresh = BatchNorm(CHANNELS, "width", MBConvSpec())  # which changes nothing
+    np.testing.assert_allclose(fresh(X), X / np.sqrt(1 + 1e-3), atol=ROUNDING)
 
 
 def test_moments_are_float32_and_the_result_is_not():

@@ -184,7 +184,7 @@ def test_refused_folders(root, tmp_path):
     with refused("input.num_classes"):
         source(root)
     assert source(root, num_classes=3).num_classes == 3
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "images").mkdir(parents=True)
     with refused("input.data_dir", "masks"):
         source(tmp_path / "empty")
     rows = "images/0.png,masks/0.png,train\nimages/1.png,masks/1.png,\n"

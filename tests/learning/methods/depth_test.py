@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from tests.conftest import TINY_RUN
 from tests.data import masks
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.evals.depth import errors
+from vit_jax.evals.depth import NUMBERS, DepthConfig, errors
 from vit_jax.learning.method import StepInputs
 from vit_jax.learning.methods.depth import Depth
 from vit_jax.predict import Segmenter
@@ -57,6 +58,21 @@ def test_the_errors():
         }
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name][i], value, rtol=SAME_MATH)
+
+
+def test_images_without_a_depth_count_for_nothing():
+    arrays = {name: np.array([1.0, 9.0]) for name in NUMBERS}
+    split = types.SimpleNamespace(read=lambda *_: arrays, where="evals.t")
+    inputs = types.SimpleNamespace(
+        objective=types.SimpleNamespace(method=Depth()), read=lambda _: split
+    )
+    evaluator = DepthConfig().make(inputs)
+    arrays["counted"] = np.array([True, False])
+    numbers = dict.fromkeys(NUMBERS, 1.0)
+    assert evaluator.run(None, None, None) == numbers | {"examples": 1.0}
+    arrays["counted"] = np.array([False, False])
+    with refused("evals.t"):
+        evaluator.run(None, None, None)
 
 
 @pytest.mark.slow

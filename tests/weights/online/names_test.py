@@ -111,7 +111,7 @@ def test_a_damaged_object_is_refused(server, tmp_path):
     with named_error("CRC-32C"):
         weights.fetch(OBJECT)
     server.status = 403
-    with named_error("403"):
+    with named_error("403", "Log in"):
         weights.fetch(OBJECT)
 
 
