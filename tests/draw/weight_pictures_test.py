@@ -31,6 +31,7 @@ def test_positions(grid):
         "rows plus columns: 99.8%",
     )
     (mosaic,) = figure.axes[0].get_images()
+    assert mosaic.get_clim() == (-1, 1)  # as the bar says
     shown = mosaic.get_array()
     np.testing.assert_array_equal(shown[: grid[0], : grid[1]], cosines[0, 0])
     np.testing.assert_array_equal(shown[-grid[0] :, -grid[1] :], cosines[-1, -1])

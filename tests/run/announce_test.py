@@ -8,6 +8,7 @@ from etils import epath
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import Request
 from vit_jax.data.sources.table import Digits
+from vit_jax.learning.clock import EarlyStopping
 from vit_jax.run import announce
 
 PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)
@@ -84,6 +85,15 @@ def test_a_dtype_that_is_slow_on_cpus(dtype, platform, multiplies, said, monkeyp
     announce.slow_dtype(Screen(out), info, types.SimpleNamespace(platform=platform))
     assert ("float32 is faster on this CPU" in out.getvalue()) == said
     assert out.getvalue().count("\n") == said
+
+
+@pytest.mark.parametrize(("min_delta", "by"), [(0.0, ", in 1 "), (0.5, ", by more than 0.5 in 1 ")])
+def test_why_a_run_ended_early(min_delta, by):
+    early = EarlyStopping("test/loss", "min", 1, min_delta, {2: 0.5, 4: 0.5})
+    out = io.StringIO()
+    announce.stopped_early(Screen(out), early, types.SimpleNamespace(total_steps=6))
+    text = f"stopped  after 4 of 6 steps: test/loss was not better than 0.5, of step 2{by}"
+    assert out.getvalue().startswith(text)
 
 
 def test_a_skipped_step_has_no_loss(monkeypatch):

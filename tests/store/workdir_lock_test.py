@@ -45,6 +45,7 @@ def test_a_running_run_is_visible_from_outside_and_a_killed_one_holds_nothing(tm
     other_run.wait()
     assert not workdir_lock.is_locked(folder)
     assert not workdir_lock.is_locked(epath.Path("gs://bucket/run"))
+    (tmp_path / "run" / ".lock").write_text("process 1 on a host of a long name\n" * 9)
     with lock(tmp_path / "run"):
         held_by = (tmp_path / "run" / ".lock").read_text()
     assert held_by == f"process {os.getpid()} on {socket.gethostname()}\n"

@@ -50,6 +50,12 @@ def test_folders_of_splits(with_splits):
     assert Path(source.describe(0)).parent.parent == with_splits / "train"
 
 
+def test_a_data_set_of_tfds_is_named(tmp_path):
+    fill(tmp_path / "1.0.0", ["dataset_info.json"])
+    with refused("input.data_dir", 'input.source="tfds"'):
+        create(tmp_path)
+
+
 def test_folders_of_classes_are_split_by_name(tmp_path):
     for name in ("a", "b"):
         fill(tmp_path / name, [f"{i}.png" for i in range(500)])

@@ -109,6 +109,8 @@ FOUR_CHIPS = Forecast(
 
 
 def test_a_cost_is_the_same_in_table_and_json():
+    shown = dict(command.rows(FOUR_CHIPS, price=None))
+    assert [shown[f"  {part}"].strip() for part in ("optimizer", "average")] == ["2 GiB", "0 B"]
     assert dict(command.rows(FOUR_CHIPS, price=1.5))["cost"] == "at least 6, at 1.5 a chip-hour"
     assert json.loads(command.as_json(FOUR_CHIPS, price=1.5))["cost"] == pytest.approx(6)
     assert json.loads(command.as_json(FOUR_CHIPS, price=None))["cost"] is None

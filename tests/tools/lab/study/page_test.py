@@ -6,7 +6,7 @@ import pytest
 from tests.draw.drawn import check
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval
-from vit_jax.tools.lab.study.page import Series, draw_scaling
+from vit_jax.tools.lab.study.page import Series, draw_scaling, pictures
 from vit_jax.tools.lab.study.results import Curve, FittedCurve, StudyResult, frontier, laws
 
 FAMILIES = {"ViT": 3, "hybrid": 2, "ResNet": 4}
@@ -67,6 +67,8 @@ def test_a_table_of_laws_has_a_row_for_each_curve():
     result = StudyResult(
         "config.py", "loss", [], {"m": {0: 2.6}}, best, {}, [], [], [*fitted, none]
     )
+    titles = [each.title for each in pictures(result)]
+    assert titles == ["loss, against compute", "loss, against data"]
     assert laws(result) == [
         ["all models", "exaFLOPs", "M1", "1.000", "", "10.0", "0.200", "0.180 to 0.220", ""],
         ["ViT-0/16", "exaFLOPs", "M1", "1.000", "", "10.0", "0.200", "",
