@@ -144,7 +144,7 @@ def disturb(address):
 
 
 @pytest.mark.slow
-def test_strangers_end_no_run(start, tmp_path):
+def test_strangers_end_no_run(start):
     """At the rendezvous, and at every port on which a process listens while it trains."""
     first = start(2, "--config.total.steps=60", only=[0])
     while ("127.0.0.1", first.port) not in listening_at(first.running[0].pid):

@@ -189,7 +189,7 @@ def test_one_message_that_names_the_distribution(installed):
         plugins.add("op", "mine", abs)
 
 
-def test_a_loss_has_fields_of_its_own(installed, tiny_run, tmp_path):
+def test_a_loss_has_fields_of_its_own(installed, tiny_run):
     config = tiny_run("loss.kind=poly1", "loss.poly1_epsilon=3", "loss.label_smoothing=0.1")
     assert configs.resolve(configs.to_dict(config)) == config
     logits, targets = np.array([[0.0, np.log(3)]], np.float32), np.array([[0.0, 1.0]])

@@ -49,7 +49,7 @@ def test_table_and_json(digits_run, photo, run_python):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_table(tmp_path, ending, capsys):
+def test_a_table(tmp_path, ending):
     name = 'a, "quoted" cat'
     of = lambda p: [{"class": 1, "name": name, "probability": p},
                     {"class": 0, "name": "dog", "probability": 1 - p}]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 from vit_jax.learning.losses import Objective, Softmax
 
-PHOTOS = Path(__file__).parents[3] / "shared/data/photos/val"
-NUM_PHOTOS = 8
 BOX = (3, 5, 20, 17)  # top, left, height and width of a random crop's window
 # Their string, and ours that means the same.
 OPS = {

@@ -5,7 +5,6 @@ from vit_jax.config import CONSTRAINTS, check_constraints
 from vit_jax.core.errors import ErrorCollector
 
 MIXTURE = ("input.mixture.a.weight=1", "input.mixture.b.weight=2")
-SCHEDULE_FREE = "optim.name=optax:contrib.schedule_free_sgd"
 BROKEN = [
     (("optim.name=adam", "optim.momentum=0.5"), "optim.momentum=0.5", "sgd, rmsprop, muon"),
     (("optim.name=adam", "optim.nesterov=true"), "optim.nesterov=True", "optim.name=adam"),
