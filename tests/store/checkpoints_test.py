@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.messages import refused, told
+from tests.store.conftest import RULES
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.store import checkpoint_dir
@@ -92,8 +93,7 @@ def test_find_takes_a_work_directory_a_checkpoints_folder_or_a_step(
 @pytest.fixture(scope="module")
 def four_steps(tmp_path_factory, make_state):
     folder = tmp_path_factory.mktemp("scored")
-    rules = {"keep_last": 4, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
-    checkpoints = Checkpoints(folder / "checkpoints", **rules)
+    checkpoints = Checkpoints(folder / "checkpoints", **RULES)
     for step, accuracy in ((10, 0.5), (20, 0.7), (30, 0.7), (40, 0.6)):
         checkpoints.save(step, make_state(step), DESCRIPTION, {"val/accuracy": accuracy})
     checkpoints.close()
@@ -304,55 +304,41 @@ def test_restores_the_same_bits_on_8_4_and_1_devices(tmp_path, run_python):
 # Another model.
 
 
-def test_another_models_layout_is_refused_with_the_differences(
-    open_checkpoints, make_state, layout_of, tmp_path
-):
-    checkpoints = open_checkpoints()
-    checkpoints.save(5, make_state(5), DESCRIPTION, None)
-    checkpoints.wait()
-    wide = make_state(5, width=16)
-    other = layout_of(wide._replace(params={**wide.params, "extra": jnp.ones(2)}))
-    with refused("params/blocks/0/kernel", "(8, 4)", "(16, 4)", "params/extra") as caught:
-        checkpoints.restore(other)
-    assert folders(tmp_path / "run" / "checkpoints") == [5]
-    step_dir = tmp_path / "run" / "checkpoints" / "5"
-    assert "init.weights" not in str(caught.value)
-    with refused("--workdir"):
-        checkpoint_dir.read(step_dir, layout_of(make_state(5))._replace(params={}))
+WIDE = "  params/blocks/0/kernel: float32 (8, 4) there, float32 (16, 4) here"
+AVERAGE = "moving average (optim.ema_decay)"
+START = "another --workdir, with --config.init.weights=FOLDER"
+OTHERS = {
+    "width": (lambda s, wide: wide, "model or optimizer", WIDE, "another --workdir"),
+    "more classes": (
+        lambda s, _: s._replace(params={**s.params, "head": {"bias": jnp.ones(11)}}),
+        *("model or optimizer", "params/head/bias", f"{START} and --config.init.head=reset"),
+    ),
+    "an average": (
+        lambda s, _: s._replace(ema={**s.params, "more": jnp.ones(2)}),
+        *(AVERAGE, "ema/more: nothing there", START),
+    ),
+    # An optimizer may keep more than in the version that wrote the checkpoint.
+    "an optimizer's ratio": (
+        lambda s, _: s._replace(opt_state=(s.opt_state, {"ratio": s.step})),
+        *("optimizer", "opt_state", START),
+    ),
+}
 
 
-@pytest.mark.parametrize("change", ["classes", "average"])
-def test_more_classes_or_an_average_start_a_new_run(
+@pytest.mark.parametrize("change", OTHERS)
+def test_another_layout_is_refused_with_the_differences_and_how_to_go_on(
     open_checkpoints, make_state, layout_of, tmp_path, change
 ):
-    """The message of a resumed run whose config has these says how to go on."""
+    make, what, difference, cure = OTHERS[change]
     checkpoints = open_checkpoints()
     checkpoints.save(5, make_state(5), DESCRIPTION, None)
     checkpoints.wait()
-    state = make_state(5)
-    if change == "classes":
-        head = {"kernel": jnp.ones((8, 11)), "bias": jnp.ones(11)}
-        state = state._replace(params={**state.params, "head": head})
-    else:
-        state = state._replace(ema={**state.params, "more": jnp.ones(2)})
-    with pytest.raises(UserError) as caught:
-        checkpoints.restore(layout_of(state))
-    start = f"another --workdir, with --config.init.weights={tmp_path}/run/checkpoints/5"
-    head = " and --config.init.head=reset, for other classes" if change == "classes" else ""
-    assert str(caught.value).endswith(f"{start}{head}.")
-    what = "model or optimizer" if change == "classes" else "moving average (optim.ema_decay)"
-    assert f"is of another {what} than the config" in str(caught.value)
-
-
-def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(
-    open_checkpoints, make_state, layout_of, tmp_path
-):
-    """An optimizer may keep more than in the version that wrote the checkpoint."""
-    checkpoints = open_checkpoints()
-    checkpoints.save(5, make_state(5), DESCRIPTION, None)
-    checkpoints.wait()
-    layout = layout_of(make_state(5))
-    more = layout._replace(opt_state=(layout.opt_state, {"ratio": layout.step}))
     folder = tmp_path / "run" / "checkpoints" / "5"
-    with refused("opt_state", f"--config.init.weights={folder}."):
-        checkpoints.restore(more)
+    with refused(f"is of another {what} than the config", difference) as caught:
+        checkpoints.restore(layout_of(make(make_state(5), make_state(5, width=16))))
+    assert cure.replace("FOLDER", str(folder)) in str(caught.value)
+    assert ("init.weights" in str(caught.value)) == (change != "width")
+    assert ("head=reset" in str(caught.value)) == (change == "more classes")
+    assert folders(folder.parent) == [5]
+    with refused("--workdir"):
+        checkpoint_dir.read(folder, layout_of(make_state(5))._replace(params={}))

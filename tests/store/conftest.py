@@ -14,6 +14,9 @@ __all__ = ["make_workdir"]
 REPOSITORY = Path(__file__).parents[2]
 
 
+RULES = {"keep_last": 4, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
+
+
 class TrainState(NamedTuple):
     step: jax.Array
     params: dict[str, Any]
@@ -57,8 +60,7 @@ def open_checkpoints(tmp_path):
     opened = []
 
     def open_(**changes):
-        rules = {"keep_last": 3, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
-        opened.append(Checkpoints(tmp_path / "run" / "checkpoints", **(rules | changes)))
+        opened.append(Checkpoints(tmp_path / "run" / "checkpoints", **(RULES | changes)))
         return opened[-1]
 
     yield open_

@@ -71,18 +71,6 @@ def test_truncates_the_rows_that_a_resumed_run_writes_again(path):
     assert [f.name for f in path.parent.iterdir()] == ["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("remains", ['{"step": 3, "x": 0.1', '{"step": 3}', "{", "\0\0"])
-def test_a_half_written_last_row_is_dropped(path, remains):
-    metrics = MetricsFile(path)
-    metrics.write(2, {"x": 1.0})
-    with path.open("a") as file:
-        file.write(remains)
-    assert metrics.rows() == [{"step": 2, "x": 1.0}]
-    metrics.truncate_after(2)
-    metrics.write(3, {"x": 2.0})
-    assert [row["step"] for row in metrics.rows()] == [2, 3]
-
-
 def test_a_file_that_cannot_be_read_or_written_is_the_users_error(path):
     with refused("--workdir"):
         MetricsFile(path.parent / "missing" / "metrics.jsonl").write(1, {})

@@ -171,14 +171,6 @@ def test_traces_of_an_unknown_run_are_refused(tmp_path, trace):
     assert enter(tmp_path, allow_config_change=True) == []
 
 
-@pytest.mark.parametrize("content", ["", '{"config": {', "[]", "{}", '{"config": {}}'])
-def test_a_damaged_config_json_is_named_and_not_overwritten(trained, content):
-    (trained / "config.json").write_text(content)
-    with refused("config.json"):
-        enter(trained, allow_config_change=True)
-    assert (trained / "config.json").read_text() == content
-
-
 def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
     before = (trained / "config.json").read_bytes()
     monkeypatch.setattr(files.uuid, "uuid4", lambda: uuid.UUID(int=0))

@@ -27,8 +27,15 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, describe_error, system_words
 from vit_jax.core.files import is_folder, is_remote, parse_json
 from vit_jax.core.metric_names import best_mode
-from vit_jax.store.metrics import METRICS_FILE, MetricsFile, explain_damage
-from vit_jax.store.workdir import check_name, read_document, save, steps
+from vit_jax.store.metrics import METRICS_FILE, MetricsFile
+from vit_jax.store.workdir import (
+    CONFIG_FILE,
+    check_name,
+    explain_damage,
+    read_document,
+    save,
+    steps,
+)
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
 
@@ -167,24 +174,32 @@ def find(path: epath.PathLike) -> epath.Path:
     directory = folder / "checkpoints"
     directory = directory if is_folder(directory) else folder
     if newest_first := steps(directory)[::-1]:
-        return _first_intact(directory, newest_first)
+        return _described(directory, newest_first)
     absent = "" if folder.exists() else ", which does not exist"
     raise UserError(f"No checkpoint in {folder}{absent}. Give e.g. DIR or DIR/checkpoints/1000.")
 
 
-def _first_intact(directory: epath.Path, ordered_steps: Iterable[int]) -> epath.Path:
+def first_intact(
+    directory: epath.Path, ordered_steps: Iterable[int], read: Callable[[epath.Path], T]
+) -> tuple[int, T, list[DamagedError]]:
+    """The first of these steps that `read` can read, its result, and the errors before it."""
     damaged: list[DamagedError] = []
     for step in ordered_steps:
         try:
-            read_description(directory / str(step))
+            return step, read(directory / str(step)), damaged
         except DamagedError as error:
             damaged.append(error)
-            continue
-        for each in damaged:
-            skipped = f"Notice: checkpoint {each.folder.name} is skipped: {each.reason}."
-            print(f"{skipped} Step {step} is taken.", file=sys.stderr)
-        return directory / str(step)
-    raise UserError(f"All checkpoints in {directory} are damaged: steps {steps(directory)}.")
+    lines = "".join(f"\n  {error.folder.name}: {error.reason}" for error in damaged)
+    raise UserError(f"Every checkpoint in {directory} is damaged:{lines}\nGive another --workdir.")
+
+
+def _described(directory: epath.Path, ordered_steps: Iterable[int]) -> epath.Path:
+    """The folder of the first of these steps whose description is intact."""
+    step, _, damaged = first_intact(directory, ordered_steps, read_description)
+    for error in damaged:
+        skipped = f"Notice: checkpoint {error.folder.name} is skipped: {error.reason}."
+        print(f"{skipped} Step {step} is taken.", file=sys.stderr)
+    return directory / str(step)
 
 
 def metric_values(
@@ -225,7 +240,7 @@ def _named(path: epath.Path) -> epath.Path:
     directory = folder / "checkpoints"
     saved, candidates, metric = steps(directory), list[int](), None
     if which == "best" and saved:
-        with explain_damage(folder):
+        with explain_damage(folder / CONFIG_FILE):
             config = read_document(folder)["config"].get("checkpoint", {})
             metric = config.get("best_metric")
             mode = metric and best_mode(metric, config["best_mode"])
@@ -237,7 +252,7 @@ def _named(path: epath.Path) -> epath.Path:
         there = ", ".join(f"@{step}" for step in saved) or "none"
         rule = f"is not there, but {there}; @best is by checkpoint.best_metric, here {metric}."
         raise UserError(rule, field=str(path))
-    return _first_intact(directory, candidates)
+    return _described(directory, candidates)
 
 
 def describe(

@@ -120,22 +120,13 @@ class Checkpoints:
         checkpoint is skipped with a notice and moved to `<workdir>/damaged/<step>`, once a valid
         one was found.
         """
-        damaged: list[DamagedError] = []
-        for step in reversed(self._steps()):
-            try:
-                state = checkpoint_dir.read(self._directory / str(step), layout)
-            except DamagedError as error:
-                damaged.append(error)
-                continue
-            self._move_aside(damaged, instead=step)
-            return state
-        if damaged:
-            raise UserError(
-                f"Every checkpoint in {self._directory} is damaged:\n"
-                + "\n".join(f"  {error.folder.name}: {error.reason}" for error in damaged)
-                + "\nGive another --workdir to start from the beginning."
-            )
-        return None
+        if not (steps := self._steps()):
+            return None
+        step, state, damaged = checkpoint_dir.first_intact(
+            self._directory, steps[::-1], lambda folder: checkpoint_dir.read(folder, layout)
+        )
+        self._move_aside(damaged, instead=step)
+        return state
 
     def best(self) -> tuple[int, float] | None:
         """The step with the best metric, of those that are there, and its value; None of none."""

@@ -1,16 +1,15 @@
 """The file of a run's numbers: metrics.jsonl, one JSON object per logged step."""
 
-import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
 
-from vit_jax.core.errors import UserError, describe_error, reading, writing
+from vit_jax.core.errors import reading, writing
 from vit_jax.core.files import is_remote, parse_json
 from vit_jax.store import workdir
 
@@ -113,13 +112,3 @@ def _is_row(row: Any) -> bool:
         and 0 <= step <= LARGEST_STEP
         and all(v is None or type(v) in (int, float) for v in row.values())
     )
-
-
-@contextlib.contextmanager
-def explain_damage(folder: epath.Path) -> Iterator[None]:
-    """Turns exceptions from reading a damaged work directory into a UserError that names it."""
-    try:
-        yield
-    except (TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
-        rule = f"has a damaged {workdir.CONFIG_FILE} or {METRICS_FILE}: {describe_error(error)}."
-        raise UserError(rule, field=str(folder)) from error

@@ -10,7 +10,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir
-from vit_jax.store.metrics import FOLLOWED_FILE, METRICS_FILE, MetricsFile, explain_damage
+from vit_jax.store.metrics import FOLLOWED_FILE, METRICS_FILE, MetricsFile
 from vit_jax.store.workdir import NotARun
 
 # Larger numbers precede NaN in a diverging run, and would flatten all others in a plot.
@@ -73,7 +73,7 @@ def read(folder: epath.Path, name: str) -> Run:
     has_config = _check_folder(folder)
     document = workdir.read_document(folder) if has_config else {}
     rows = rows_by_step(folder)
-    with explain_damage(folder):
+    with workdir.explain_damage(folder / workdir.CONFIG_FILE):
         config, starts = document.get("config", {}), list(document.get("runs", []))
         fields = workdir.flatten(config)
         if document:

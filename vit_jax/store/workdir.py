@@ -15,14 +15,14 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
 
-from vit_jax.core.errors import UserError, reading, writing
+from vit_jax.core.errors import UserError, describe_error, reading, writing
 from vit_jax.core.files import expand_home, is_folder, is_remote, parse_json, write_file
 from vit_jax.core.screen import format_bytes
 
@@ -201,14 +201,22 @@ def save_json(file: epath.Path, document: Any) -> None:
     save(file, json.dumps(document, indent=2) + "\n")
 
 
+@contextlib.contextmanager
+def explain_damage(name: object, cure: str = "") -> Iterator[None]:
+    """Turns exceptions from reading a damaged file of a work directory into a UserError."""
+    try:
+        yield
+    except (OSError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
+        rule = f"is damaged: {describe_error(error)}."
+        raise UserError(rule, field=str(name), cure=cure) from error
+
+
 def read_json(file: Path | epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
     """Parses the JSON of a file; None if there is no file."""
-    try:
-        return parse(parse_json(file.read_bytes()))
-    except FileNotFoundError:
+    if not file.exists():
         return None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is damaged ({error}). {remedy}") from error
+    with explain_damage(file, remedy):
+        return parse(parse_json(file.read_bytes()))
 
 
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:

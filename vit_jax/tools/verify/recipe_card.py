@@ -25,7 +25,6 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError, describe_error
 from vit_jax.core.schema import renamed
 from vit_jax.store import runs, workdir
-from vit_jax.store.metrics import explain_damage
 
 LOSS = "train/loss"
 MIN_SEEDS = 3
@@ -205,7 +204,7 @@ FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
 def read_run(folder: epath.Path) -> LoggedRun:
     document = workdir.read_document(folder)
     logged = runs.rows_by_step(folder)
-    with explain_damage(folder):
+    with workdir.explain_damage(folder / workdir.CONFIG_FILE):
         config = configs.resolve(document["config"])
         started = document["runs"][-1]
         origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
