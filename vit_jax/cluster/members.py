@@ -101,14 +101,11 @@ def find_cluster(
 
 
 def _checked(cluster: Cluster) -> Cluster | None:
-    _, colon, port = cluster.coordinator.rpartition(":")
-    if not colon or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise UserError(f"--coordinator={cluster.coordinator} is not HOST:PORT, as 10.0.0.1:8476.")
-    if cluster.num_processes < 1:
-        raise UserError(f"--num_processes={cluster.num_processes}: at least 1.")
-    if not 0 <= cluster.process_id < cluster.num_processes:
-        raise UserError(
-            f"--process_id={cluster.process_id} is not one of 0 to {cluster.num_processes - 1}, "
-            f"as --num_processes={cluster.num_processes} means."
-        )
-    return cluster if cluster.num_processes > 1 else None
+    address, number, i = cluster.coordinator, cluster.num_processes, cluster.process_id
+    port = address.rpartition(":")[2]
+    is_address = ":" in address and port.isdecimal() and 0 < int(port) < 2**16
+    if not is_address or not 0 <= i < number:
+        flags = f"--coordinator={address} --num_processes={number} --process_id={i}"
+        rule = "need HOST:PORT, as 10.0.0.1:8476, at least 1 process, and numbers from 0."
+        raise UserError(rule, field=flags)
+    return cluster if number > 1 else None
