@@ -25,7 +25,7 @@ M = TypeVar("M")
 class ByKind(NamedTuple):
     """A section whose class is chosen by its field `kind`: Annotated[Any, ByKind(...)].
 
-    By several fields with a ByKind for each: the class is then `mixed` of theirs.
+    Several fields may each have a ByKind: the class is then `mixed` from those of all.
 
     Attributes:
       find: a kind -> its dataclass; UserError for a kind that does not exist.
@@ -56,7 +56,7 @@ class ByValues(NamedTuple):
 def mixed(*classes: type) -> type:
     """A frozen dataclass with the fields and methods of all these; the first one's methods win.
 
-    UserError for two fields of one name.
+    Two fields of one name are a UserError.
     """
     return classes[0] if len(classes) == 1 else _mixed(classes)
 
@@ -68,14 +68,14 @@ def _mixed(classes: tuple[type, ...]) -> type:
         if first.setdefault(field.name, field) is not field:
             both = " and ".join(cls.__name__ for cls in classes)
             raise errors.UserError(f"{both} both have a field {field.name!r}.")
-    # Python takes a class once, and none in front of those that extend it.
+    # A class may be a base only once, and not before its own subclasses.
     extended = {base for cls in classes for base in cls.__mro__[1:]}
     bases = tuple(cls for cls in dict.fromkeys(classes) if cls not in extended)
     return dataclasses.make_dataclass(classes[-1].__name__, (), bases=bases, frozen=True)
 
 
 def plain(values: Any) -> Any:
-    """Nested values with new dictionaries in place of mappings and ConfigDicts, at any depth."""
+    """Copies nested values, with dictionaries in place of mappings and ConfigDicts."""
     if isinstance(values, ml_collections.ConfigDict):
         values = values.to_dict()
     if isinstance(values, Mapping):
@@ -84,7 +84,7 @@ def plain(values: Any) -> Any:
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:
-    """Sets "section.field" of `plain` values to this text; `build` will find its type."""
+    """Sets "section.field" of `plain` values to a text, whose type `build` finds."""
     _set(tree, path.split("."), text, path)
 
 
@@ -101,7 +101,7 @@ def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
 
 
 def overlaid(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The `plain` values of `tree`, with `values` in their place where both have one."""
+    """The `plain` values of `tree`, overridden by `values`."""
     done = dict(tree)
     for name, value in values.items():
         below = done.get(name)
@@ -185,7 +185,7 @@ def build(
 
 
 def differing(section: Any) -> dict[str, Any]:
-    """The nested values that `build` makes a section of: what differs from the defaults."""
+    """The opposite of `build`: nested values of a section, where they differ from defaults."""
     hints = _hints(type(section))
     fields = {f.name: (getattr(section, f.name), _default(f)) for f in dataclasses.fields(section)}
     return {n: _values(x, hints[n]) for n, (x, default) in fields.items() if x != default}
@@ -204,7 +204,7 @@ def _values(value: Any, hint: Any) -> Any:
 
 
 def is_default(section: Any, name: str) -> bool:
-    """Whether a field of a section has its default."""
+    """Returns whether a field of a section has its default."""
     fields = {f.name: f for f in dataclasses.fields(section)}
     return bool(getattr(section, name) == _default(fields[name]))
 
@@ -266,7 +266,7 @@ def _typed(
     if _is_none(value) and type(None) not in options and "none" not in options:
         cure = "Leave it out for its default." if default is not dataclasses.MISSING else ""
         _refuse(where, f"cannot be None; it takes {_spelled(options)}.", cure)
-    # "None" is None, not a string; but if "none" is a choice, that is meant.
+    # "None" means None rather than a string, unless "none" is one of the choices.
     for option in sorted(options, key=lambda o: (o != "none", o is not type(None))):
         try:
             return _as(value, option)
