@@ -48,7 +48,6 @@ ANSWER_SECS = 60.0  # until a file begins to come, redirections included
 SLOWEST_SECS, SLOWEST_BYTES = 30.0, 30 * 2**10  # a server that sends less is given up
 WAIT_SECS = (1, 3, 8)  # before the second, third, ... attempt
 UNSTATED_BYTES = 4 * 2**30  # of a file whose length the server does not state
-_MAY_PASS = frozenset({408, 429, 500, 502, 503, 504})
 # Errors are raised as they are: `_download` tries again, and goes on with what has arrived.
 _RETRIES = urllib3.Retry(
     None, connect=False, read=False, other=False, redirect=10, respect_retry_after_header=False
@@ -83,6 +82,14 @@ class _BrokenOff(Unreachable):
 
 class Refused(UserError):
     """The server gives it to nobody, or to nobody without an account."""
+
+
+# By status; with others it is used as it is in the cache.
+_KINDS: dict[int, type[UserError]] = {
+    **dict.fromkeys((408, 429, 500, 502, 503, 504), _BrokenOff),
+    **dict.fromkeys((401, 403), Refused),
+    **dict.fromkeys((404, 410), UserError),
+}
 
 
 def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
@@ -257,14 +264,8 @@ def _odd(what: str) -> Unreachable:
 
 def _refused(answer: urllib3.BaseHTTPResponse) -> UserError:
     said = f"{answer.status} {shown(answer.reason or '')}".strip()
-    if answer.status in (401, 403):
-        return Refused(
-            f"the server answers {said}. Log in for gs://, or copy it and give its path."
-        )
-    kind: type[UserError] = _BrokenOff if answer.status in _MAY_PASS else Unreachable
-    if answer.status in (404, 410):
-        kind = UserError
-    return kind(f"the server answers {said}. Download it by other means, and give its path.")
+    advice = "Log in for gs://, or download it by other means, and give its path."
+    return _KINDS.get(answer.status, Unreachable)(f"the server answers {said}. {advice}")
 
 
 class _Part:
