@@ -214,16 +214,7 @@ def test_an_index_names_files_of_its_folder(tmp_path, where):
     assert str(tmp_path) in str(raised.value) and len(str(raised.value).encode()) < 1000
 
 
-UNREAD = (
-    "flax_model.msgpack",
-    "tf_model.h5",
-    "adapter_model.safetensors",
-    "m.gguf",
-    "x.jax_export",
-)
-
-
-@pytest.mark.parametrize("name", [*UNREAD, "vit.safetensors"])
+@pytest.mark.parametrize("name", ["tf_model.h5", "adapter_model.safetensors", "m.gguf"])
 def test_files_that_are_not_read_are_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     for path in (tmp_path, tmp_path / name):
@@ -243,11 +234,8 @@ def test_files_that_are_not_read_are_named(tmp_path, name):
         ("huggingface", {"id2label": ["a", "b"]}, "id2label=['a', 'b']"),
         ("huggingface", {"image_size": -12}, "image_size=-12"),
         ("huggingface", {"num_attention_heads": 0}, "num_heads"),
-        ("huggingface", {"num_attention_heads": 2.0}, "2.0"),
         ("huggingface", {"num_attention_heads": 3}, "num_heads"),
         ("huggingface", {"image_size": [12, 16]}, "12 x 16"),
-        ("dinov2", {"num_attention_heads": 32}, "num_heads"),
-        ("timm", {"model_args.num_heads": 12}, "num_heads"),
         ("timm", {"model_args.img_size": 224}, "224 x 224"),
         ("dinov2", {"hidden_act": {}, "layerscale_value": -1}, "layerscale_value=-1"),
         ("timm", {"model_args": [1]}, "model_args=[1]"),
@@ -256,33 +244,29 @@ def test_files_that_are_not_read_are_named(tmp_path, name):
         ("timm", {"pretrained_cfg.std": [1, 0, 1]}, "std=[1, 0, 1]"),
         ("timm", {"model_args.global_pool": "map"}, "global_pool='map'"),
         ("timm", {"architecture": "vit_dwee_patch16_reg1_gap_256"}, "difference of two"),
-        ("timm", {"pretrained_cfg.crop_pct": 1e-320}, "crop_pct"),
         ("timm", {"pretrained_cfg.crop_pct": 13}, "crop_pct=13"),
+        ("timm", {"pretrained_cfg.crop_mode": "bordr"}, "crop_mode='bordr'"),
+        ("timm", {"pretrained_cfg.interpolation": "bicubik"}, "interpolation='bicubik'"),
         ("timm", {"pretrained_cfg.crop_pct": 10**400}, "crop_pct=1000"),
         ("huggingface", {"layer_norm_eps": 10**400}, "layer_norm_eps=1000"),
         ("huggingface", {"problem_type": "regression"}, "problem_type"),
         ("huggingface", {"problem_type": "multilabel"}, "multi_label_classification"),
         ("dinov2", {"image_size": 24}, "image_size=24"),
-        ("dinov2", {"num_attention_heads": None}, "num_heads"),
         ("dinov2", {"qkv_bias": False}, "qkv_bias=False"),
         ("dinov2", {"hidden_act": "gel"}, "one of gelu"),
         ("dinov3", {"query_bias": False}, "query_bias=False"),
         ("dinov3", {"mlp_bias": False}, "mlp_bias=False"),
-        ("dinov3", {"rope_theta": 0}, "rope_theta=0"),
         ("dinov3", {"rope_theta": "x"}, "rope_theta='x'"),
         ("dinov3", {"hidden_act": "silu"}, "hidden_act='silu'"),
         ("dinov3", {"hidden_act": "silu", "use_gated_mlp": True}, "layer.0.mlp.gate_proj.weight"),
         ("dinov3", {"use_gated_mlp": 1}, "use_gated_mlp=1"),
         ("dinov3", {"key_bias": True}, "layer.1.attention.k_proj.bias"),
         ("dinov3", {"proj_bias": False, "mlp_bias": False}, "o_proj.bias"),
-        ("dinov3", {"layerscale_value": 0}, "layerscale_value=0"),
         ("dinov3", {"layer_norm_eps": 2}, "norm_epsilon=2"),
         ("dinov3", {"num_attention_heads": 16}, "width=16"),
         ("dinov3", {"model_type": "dinov3_convnext"}, "'dinov3_convnext'"),
         ("bit", {"layer_type": "bottleneck"}, "layer_type='bottleneck'"),
         ("bit", {"global_padding": "SAME"}, "global_padding='SAME'"),
-        ("bit", {"num_groups": 16}, "num_groups=16"),
-        ("bit", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ("bit", {"output_stride": 4}, "output_stride=4"),
         ("bit", {"model_type": "vit"}, "ViT"),
         ("bit", {"model_type": "resnet"}, "'resnet'"),
@@ -323,7 +307,6 @@ def test_sizes_of_another_model_are_refused(written, kind, key, value):
     ("changes", "message"),
     [
         ({"size": {"height": None, "width": 3}}, "size={'width': 3}"),
-        ({"size": {"height": "x", "width": 3}}, "size='x'"),
         ({"size": {"height": 24, "width": 24}}, "12 x 12"),
         ({"size": {"shortest_edge": 12, "longest_edge": 20}}, "longest_edge"),
         ({"size": {"shortest_edge": "x"}}, "shortest_edge='x'"),
@@ -337,8 +320,6 @@ def test_sizes_of_another_model_are_refused(written, kind, key, value):
         ({"image_processor_type": 3}, "image_processor_type=3"),
         ({"image_mean": ["a", "b", "c"]}, "image_mean=['a', 'b', 'c']"),
         ({"rescale_factor": 0}, "rescale_factor=0"),
-        ({"image_mean": [10**400] * 3}, "image_mean=[1000"),
-        ({"rescale_factor": 10**400}, "rescale_factor=1000"),
     ],
 )
 def test_a_false_processor_is_refused(written, changes, message):

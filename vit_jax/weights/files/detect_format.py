@@ -1,4 +1,4 @@
-"""Opens a file of arrays; its first bytes tell the kind, not its name."""
+"""Opens a file of arrays, whose kind its first bytes tell, whatever its name is."""
 
 import dataclasses
 import json
@@ -11,24 +11,13 @@ from vit_jax.weights.files import Tensor, Tensors, listed, npz, pytorch, safeten
 
 # The start of a file that Git LFS has put in place of a large one.
 _LFS_POINTER = b"version https://git-lfs"
-_SAVED = "load it in transformers 4 and save it by save_pretrained()"
-_MERGED = "an adapter's alone: merge it into its model in peft (merge_and_unload()) and save that"
-_PROGRAM = "a program, not weights by name: take the model it was exported from"
-# Files of weights that are not read, by the end of their names, and what to do about each.
-_UNREAD_FILES = {
-    "flax_model.msgpack": f"Flax's: {_SAVED}",
-    "tf_model.h5": f"TensorFlow's: {_SAVED}",
-    "adapter_model.safetensors": _MERGED,
-    "adapter_model.bin": _MERGED,
-    ".onnx": _PROGRAM,
-    ".jax_export": _PROGRAM,
-    ".gguf": "quantised: take the model it was made from",
-    ".h5": "Keras's: save the model as .npz or safetensors",
-    ".msgpack": "Flax's: save its parameters as .npz",
-}
-_ENDINGS = (".safetensors", ".npz", ".pth", ".pt")  # of files that are read by their path
-INDEX = ".index.json"  # suffix to the name that the shards would have as one file
-_OPEN_CLIP = "open_clip_"  # before the names of OpenCLIP's files, which may lie beside others
+# Suffixes of files of weights, which are read by their path, or are of other kinds.
+_ENDINGS = (
+    *(".safetensors", ".npz", ".pth", ".pt", ".bin"),
+    *(".msgpack", ".h5", ".onnx", ".gguf", ".jax_export"),
+)
+INDEX = ".index.json"  # behind the name of the file that was split into shards
+_OPEN_CLIP = "open_clip_"  # prefix of OpenCLIP's files, whose folder may have others too
 # In a folder, the first of these that exists is read.
 FILES = (
     *(f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX)),
@@ -72,12 +61,10 @@ def is_external(path: Path) -> bool:
 
 
 def open_weights(path: Path) -> Opened:
-    """Arrays of a file or folder; only PyTorch's are read now, others on demand. UserError."""
+    """Opens a file or folder; PyTorch's arrays are read at once, others on demand."""
     inside = (path / name for name in FILES if (path / name).is_file())
     file = next(inside) if path.is_dir() else path
     with reading(file):
-        if advice := _unread(file.name):
-            raise ValueError(f"it is {advice}")
         kind, tensors, note = (_sharded if file.name.endswith(INDEX) else _arrays)(file)
         if not tensors:
             raise ValueError("it holds no arrays")
@@ -89,21 +76,16 @@ def open_weights(path: Path) -> Opened:
     return Opened(path, kind, tensors, config, preprocessor, note)
 
 
-def _unread(name: str) -> str:
-    return next((text for end, text in _UNREAD_FILES.items() if name.endswith(end)), "")
-
-
 def check_folder(folder: Path) -> None:
-    """UserError for a folder with weights that are not read here, and no others."""
+    """Raises UserError if a folder has files of weights, but none that is read by its folder."""
     names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-    unread = [(name, f"which is {_unread(name)}") for name in names if _unread(name)]
-    by_path = [(name, "which is read by its path") for name in names if name.endswith(_ENDINGS)]
-    for name, advice in (unread or by_path)[:1]:
-        raise UserError(f"{folder} has none of {', '.join(FILES)}, but {name}, {advice}.")
+    for name in [name for name in names if name.endswith(_ENDINGS)][:1]:
+        cure = "Give the path of a file, or save the model as one of these."
+        raise UserError(f"{folder} has none of {', '.join(FILES)}, but {name}.", cure=cure)
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object."""
+    """Reads a JSON object."""
     with reading(file), file.open("rb") as stream:
         _start(file)
         document = json.loads(stream.read(MAX_JSON_BYTES))

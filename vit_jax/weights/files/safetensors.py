@@ -32,8 +32,6 @@ DTYPES = {
     "BOOL": np.dtype("?"),
 }
 _ANEW = "Get the file anew."
-# The other types of the format: packed in less than a byte, scales alone, complex.
-_UNREAD_DTYPES = ("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64")
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -90,12 +88,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
     """Position of an array in the data, once its type and shape agree with its length."""
-    kind: Any = entry.get("dtype") if isinstance(entry, dict) else None
-    if kind in _UNREAD_DTYPES:
-        raise ValueError(f"it holds {name} as {kind}, not as one of {', '.join(DTYPES)}")
     with reading(f"{path}: {name[:100]}", str(entry)[:100], cure=_ANEW):
         try:
-            dtype, shape, (first, last) = DTYPES[kind], entry["shape"], entry["data_offsets"]
+            dtype, shape, (first, last) = (
+                DTYPES[entry["dtype"]],
+                entry["shape"],
+                entry["data_offsets"],
+            )
             if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
                 raise ValueError("shape and data_offsets are whole numbers")
         except (KeyError, TypeError) as error:
