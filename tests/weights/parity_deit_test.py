@@ -6,12 +6,9 @@ import pytest
 from tests.weights.agreement import (
     TIMM_TOY,
     assert_same_function,
-    config_of,
-    in_torch,
     loaded_in_full,
     randomise,
     save_timm,
-    torch,
 )
 from vit_jax import weights
 
@@ -66,20 +63,3 @@ def test_written_models_load_there(timm, hf, tmp_path, toy, images, fields, to):
     if not model.num_classes:
         model = lambda x: np.asarray(ours.model.features(x)).reshape(2, 2, 16).mean(1)
     assert_same_function(function, model, images)
-
-
-@pytest.mark.parametrize(
-    ("kind", "output"), [("ForImageClassification", "logits"), ("Model", "pooler_output")]
-)
-def test_what_sees_the_class_token_alone(hf, tmp_path, images, kind, output):
-    """The distillation token is a register then, there and back."""
-    theirs = randomise(getattr(hf, f"DeiT{kind}")(config_of(hf, "DeiT")))
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = weights.load_with_info(tmp_path / "theirs")
-    assert (ours.model.spec.registers, ours.model.spec.distillation_token) == (1, False)
-    assert_same_function(lambda x: theirs(x)[output], ours.model, images)
-    weights.save(ours, tmp_path / "ours", "huggingface")
-    again = loaded_in_full(type(theirs), tmp_path / "ours")
-    with torch.no_grad():
-        outputs = [model(in_torch(images))[output].numpy() for model in (again, theirs)]
-    np.testing.assert_allclose(*outputs, atol=1e-5)  # token and position are added beforehand

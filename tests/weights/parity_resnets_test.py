@@ -18,6 +18,7 @@ from tests.weights.agreement import (
     some_images,
     torch,
 )
+from tests.weights.conftest import PORTED
 from vit_jax import weights
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
@@ -101,7 +102,6 @@ def test_timm_reads_googles_bit_as_here(timm, tmp_path, bit):
 
 
 OF_GOOGLE = {"weight_epsilon": 1e-5, "weight_epsilon_of": "deviation", "group_norm_epsilon": 1e-6}
-OF_TIMM = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
 SMALL = {"root_width": 64, "patch_size": 32, "depth": 1, "image_size": 64, "gelu": "exact"}
 
 
@@ -110,7 +110,7 @@ def from_timm(timm, folder):
 
 
 def test_a_hybrid_that_is_written_loads_in_timm(timm, tmp_path, hybrid):
-    ours = hybrid(**OF_TIMM | SMALL | {"units": ()})
+    ours = hybrid(**PORTED | SMALL | {"units": ()})
     weights.save(ours, tmp_path / "out", "timm")
     assert_same_function(from_timm(timm, tmp_path / "out"), ours.model, some_images(64), jit=True)
 
@@ -162,7 +162,7 @@ def test_googles_epsilons_are_nearly_those_of_timm(timm, tmp_path, hybrid):
 )
 def test_models_loaded_by_timm_are_the_same(request, timm, tmp_path, same, kind, fields):
     """timm has no small ones of these: not computed, but read, written by it and read again."""
-    ours = request.getfixturevalue(kind)(**OF_TIMM | fields)
+    ours = request.getfixturevalue(kind)(**PORTED | fields)
     weights.save(ours, tmp_path / "out", "timm")
     theirs = from_timm(timm, tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())

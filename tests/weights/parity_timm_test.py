@@ -64,9 +64,32 @@ EVAS = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES + EVAS)
-def test_an_architecture_comes_in_and_goes_out_again(timm, tmp_path, name):
-    there_and_back(timm, tmp_path, name)
+# Arguments of a plain one, beside its architecture.
+MEAN = {"class_token": False, "global_pool": "avg", "fc_norm": False}
+ARGUMENTS = (
+    {},
+    {"init_values": 0.1, "act_layer": "gelu_tanh", "qkv_bias": False},
+    MEAN,
+    {"class_token": False, "global_pool": "map"},
+    {"no_embed_class": True, "img_size": [12, 8]},
+    {"no_embed_class": True, "reg_tokens": 2},
+    {**MEAN, "reg_tokens": 2, "no_embed_class": True},
+    {"reg_tokens": 2},
+    {**MEAN, "reg_tokens": 2},
+)
+CASES = [(name, {}) for name in NAMES + EVAS] + [("vit_base_patch16_224", x) for x in ARGUMENTS]
+
+
+@pytest.mark.parametrize(("name", "arguments"), CASES, ids=str)
+def test_an_architecture_comes_in_and_goes_out_again(timm, tmp_path, name, arguments):
+    """A toy of it is read and written again, and computes the same at both ends."""
+    theirs, ours, images = read_toy(timm, tmp_path, name, **arguments)
+    assert_same_function(theirs, ours.model, images, gradients=name == "vit_base_patch16_224")
+    weights.save(ours, tmp_path / "out", "timm")
+    again = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    with torch.no_grad():
+        x = in_torch(images)
+        torch.testing.assert_close(again(x), theirs(x), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -147,21 +170,10 @@ def test_beit_takes_images_of_another_size(timm, tmp_path):
     assert_same_function(larger.eval(), ours, some_images(20))
 
 
-def read_toy(timm, folder, name):
+def read_toy(timm, folder, name, **arguments):
     """(timm's toy of an architecture, what is read of its file, images for both)"""
-    arguments = SIZES | ({"attn_pool_num_heads": 4} if "pe_core" in name else {})
+    arguments = SIZES | ({"attn_pool_num_heads": 4} if "pe_core" in name else {}) | arguments
     theirs = randomise(timm.create_model(name, num_classes=3, **arguments))
     save_timm(folder / "in", theirs, architecture=name, model_args=arguments)
     ours = weights.load_with_info(folder / "in")
     return theirs, ours, some_images(*ours.model.preprocess.image_size)
-
-
-def there_and_back(timm, folder, name):
-    """Reads a toy of an architecture, writes it again, and compares logits at both ends."""
-    theirs, ours, images = read_toy(timm, folder, name)
-    assert_same_function(theirs, ours.model, images)
-    weights.save(ours, folder / "out", "timm")
-    again = timm.create_model(f"local-dir:{folder / 'out'}", pretrained=True).eval()
-    with torch.no_grad():
-        x = in_torch(images)
-        torch.testing.assert_close(again(x), theirs(x), atol=1e-5, rtol=1e-5)

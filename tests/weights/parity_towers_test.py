@@ -12,14 +12,12 @@ from tests.weights.agreement import (
     classifier,
     config_of,
     in_torch,
-    loaded_in_full,
     randomise,
     save_timm,
     torch,
 )
 from vit_jax import weights
 from vit_jax.models.head import probabilities
-from vit_jax.weights.formats import towers
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 PROBABILITIES = 1e-5  # of cosines in float32, times a scale of e^0.3
@@ -27,27 +25,6 @@ TEXT = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
     "vocab_size": 9,
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "suffix", "output"),
-    [
-        ("CLIP", "", "pooler_output"),
-        ("CLIP", "WithProjection", "image_embeds"),
-        ("Siglip", "", "pooler_output"),
-    ],
-)
-def test_a_tower_of_images(hf, tmp_path, images, kind, suffix, output):
-    config = config_of(hf, f"{kind}Vision", projection_dim=8)
-    theirs = randomise(getattr(hf, f"{kind}VisionModel{suffix}")(config))
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = weights.load_with_info(tmp_path / "theirs")
-    assert_same_function(lambda x: theirs(x)[output], ours.model, images)
-    weights.save(ours, tmp_path / "ours", "huggingface")
-    again = loaded_in_full(type(theirs), tmp_path / "ours")
-    with torch.no_grad():
-        outputs = [model(in_torch(images))[output] for model in (again, theirs)]
-    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
@@ -112,21 +89,6 @@ def test_zero_shot_by_timms_clip(timm, tmp_path, images):
     assert_same_function(expected, ours.model, images)
 
 
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("kind", ["Beit", "Data2VecVision"])
-def test_beit(hf, tmp_path, images, kind, mean):
-    fields = {"use_relative_position_bias": True, "use_mean_pooling": mean}
-    theirs = classifier(hf, kind, **fields)
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = weights.load_with_info(tmp_path / "theirs")
-    assert ours.class_names == ("ant", "bee", "cat")
-    assert_same_function(lambda x: theirs(x).logits, ours.model, images)
-    weights.save(ours, tmp_path / "ours", "huggingface")
-    again = loaded_in_full(hf.BeitForImageClassification, tmp_path / "ours")
-    with torch.no_grad():
-        assert torch.equal(again(in_torch(images)).logits, theirs(in_torch(images)).logits)
-
-
 @pytest.mark.parametrize("num_classes", [3, 0])
 def test_masked_siamese_networks(hf, tmp_path, images, num_classes):
     theirs = randomise(hf.ViTMSNModel(config_of(hf, "ViTMSN")))
@@ -160,11 +122,3 @@ def test_siglip2(hf, tmp_path, images, both):
     ours = weights.load(tmp_path)
     assert_same_function(function, ours, images)
     assert (ours.preprocess.resize, ours.preprocess.interpolation) == ((12, 12), "bilinear")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("CLIPVision", "clip"), ("SiglipVision", "siglip"), ("Beit", "beit")]
-)
-def test_defaults_of_configs(hf, name, kind):
-    theirs, ours = getattr(hf, f"{name}Config")(), towers.defaults(kind)
-    assert ours == {key: getattr(theirs, key) for key in ours}
