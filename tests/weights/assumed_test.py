@@ -9,16 +9,16 @@ from flax import nnx
 
 from tests.conftest import TINY_RUN
 from tests.messages import refused
-from tests.weights.conftest import edit
+from tests.weights.conftest import edit, zeros_of
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import prepared
-from vit_jax.weights.files import Tensor
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import understand
+from vit_jax.weights.formats import timm, understand
 from vit_jax.weights.formats.timm import _heads
+from vit_jax.weights.tables import to_theirs
 
 EVALUATED = "evals.test.preprocess=decode|resize(8)"
 ROUNDING = 1e-5  # of float32 between one program and another
@@ -77,26 +77,10 @@ def test_a_class_token_of_google_has_a_position_and_big_visions_none(tmp_path):
 
 
 def opened(width, depth, **config):
-    shape = {
-        "cls_token": (1, 1, width), "pos_embed": (1, 5, width),
-        "patch_embed.proj.weight": (width, 3, 16, 16), "patch_embed.proj.bias": (width,),
-        "norm.weight": (width,), "norm.bias": (width,),
-    }  # fmt: skip
-    for i in range(depth):
-        for layer, rows, columns in (
-            ("attn.qkv", 3 * width, width), ("attn.proj", width, width),
-            ("mlp.fc1", 4 * width, width), ("mlp.fc2", width, 4 * width),
-        ):  # fmt: skip
-            shape |= {
-                f"blocks.{i}.{layer}.weight": (rows, columns), f"blocks.{i}.{layer}.bias": (rows,)
-            }  # fmt: skip
-        for norm in ("norm1", "norm2"):
-            shape |= {f"blocks.{i}.{norm}.weight": (width,), f"blocks.{i}.{norm}.bias": (width,)}
-    tensors = {
-        name: Tensor(s, np.dtype(np.float32), lambda s=s: np.zeros(s, np.float32))
-        for name, s in shape.items()
-    }
-    return Opened("x.safetensors", "safetensors", tensors, config or None, None)
+    """A file of timm's ViT/16 for images of 32 pixels, without a head."""
+    fields = {"width": width, "depth": depth, "mlp_dim": 4 * width, "num_heads": 1}
+    _, params = zeros_of("ViT-Ti/16", num_classes=0, image_size=32, **fields)
+    return Opened("x", "safetensors", to_theirs(timm.VIT, params), config or None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Models from this project's own checkpoints, read onto a mesh."""
 
 from tests.messages import refused
+from tests.weights.conftest import TOY, randomised
 from vit_jax import weights
 
 PROGRAM = """
@@ -53,6 +54,13 @@ def test_offsets_are_for_one_grid(tmp_path, toy):
     loaded = toy(position_embedding="relative", image_size=(8, 16))
     weights.save(loaded, tmp_path / "out", "checkpoint")
     assert weights.load(tmp_path / "out", image_size=(8, 16)).preprocess.image_size == (8, 16)
-    for size in ((16, 8), (8, 8)):  # of as many patches, and of fewer
+    axial = {"root_width": 32, "num_heads": 4, "num_classes": 3, "image_size": 24}
+    weights.save(randomised("AxialResNet-1-2", **axial), tmp_path / "axial", "checkpoint")
+    for name, size in (("out", (16, 8)), ("out", (8, 8)), ("axial", 48)):
         with refused("offsets"):
-            weights.load(tmp_path / "out", image_size=size)
+            weights.load(tmp_path / name, image_size=size)
+
+
+def test_positions_of_lines_are_resized(tmp_path):
+    weights.save(randomised("Axial-ViT-Ti/4", **TOY), tmp_path / "out", "checkpoint")
+    assert weights.load(tmp_path / "out", image_size=24).positions.embedding.shape == (36, 16)

@@ -39,22 +39,29 @@ def randomised(name, class_names=("ant", "bee", "cat"), **fields):
     return weights.Loaded(model, name, names, step=0)
 
 
+def zeros_of(name, **fields):
+    """(a model without arrays, its parameters by name), which take no memory: all of them are 0."""
+    model = nnx.eval_shape(lambda: models.create(name, rngs=nnx.Rngs(0), **fields))
+    shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    return model, {n: np.broadcast_to(np.float32(0), x.shape) for n, x in shapes.items()}
+
+
 # Toys that a project's format holds: name, fields, format.
-_PORTED = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
-_BIT = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 24}
-_DINO = {"layer_scale": 0.1, "gelu": "exact", "num_classes": 0}
-_DINOV3 = {
+PORTED = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+BIT = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 24}
+DINO = {"layer_scale": 0.1, "gelu": "exact", "num_classes": 0}
+DINOV3 = {
     "registers": 4, "norm_epsilon": 1e-5, "position_embedding": "rotary_2d",
     "qkv_bias": "query_value",
 }  # fmt: skip
 KINDS = {
     "huggingface": ("ViT-Ti/4", TOY, "huggingface"),
-    "dinov2": ("ViT-Ti/4", TOY | _DINO | {"layer_scale": 1.0, "mlp_dim": 32}, "huggingface"),
-    "dinov3": ("ViT-Ti/4", TOY | _DINO | _DINOV3, "huggingface"),
-    "bit": ("R50x1", _BIT | _PORTED, "huggingface"),
+    "dinov2": ("ViT-Ti/4", TOY | DINO | {"layer_scale": 1.0, "mlp_dim": 32}, "huggingface"),
+    "dinov3": ("ViT-Ti/4", TOY | DINO | DINOV3, "huggingface"),
+    "bit": ("R50x1", BIT | PORTED, "huggingface"),
     "timm": ("ViT-Ti/4", TOY | {"norm_epsilon": 1e-6}, "timm"),
     "registers": ("ViT-Ti/4", TOY | {"pool": "avg", "registers": 2}, "timm"),
-    "hybrid": ("R50+ViT-B/16", TOY | _BIT | _PORTED | {
+    "hybrid": ("R50+ViT-B/16", TOY | BIT | PORTED | {
         "units": (), "root_width": 64, "patch_size": 32, "image_size": 64}, "timm"),
 }  # fmt: skip
 
@@ -118,15 +125,14 @@ def toy():
 @pytest.fixture
 def bit():
     """`bit(units=(2, 1))`: a Loaded BiT."""
-    small = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 24}
-    return lambda **fields: randomised("R50x1", **(small | fields))
+    return lambda **fields: randomised("R50x1", **(BIT | fields))
 
 
 @pytest.fixture
 def hybrid():
     """`hybrid(units=(2, 1))`: a Loaded hybrid."""
-    small = {"units": (1, 2), "root_width": 32, "patch_size": 8, "image_size": 24}
-    return lambda **fields: randomised("R50+ViT-B/16", **(TOY | small | fields))
+    small = TOY | BIT | {"patch_size": 8}
+    return lambda **fields: randomised("R50+ViT-B/16", **(small | fields))
 
 
 @pytest.fixture

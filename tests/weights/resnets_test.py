@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
-from tests.weights.conftest import params_of
+from tests.weights.conftest import PORTED, params_of
 from vit_jax import models, weights
 from vit_jax.weights.files import safetensors
 from vit_jax.weights.formats import timm
 from vit_jax.weights.tables import to_theirs
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-# Constants of timm and Hugging Face.
-OF_PORTS = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
 # Constants of Google's released hybrids.
 OF_GOOGLE = {"weight_epsilon": 1e-5, "weight_epsilon_of": "deviation", "group_norm_epsilon": 1e-6}
-TIMM_HYBRID = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64, **OF_PORTS}
+TIMM_HYBRID = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64, **PORTED}
 
 
 def names(path, folder):
@@ -49,7 +47,7 @@ def test_hybrids_with_the_names_of_todays_code(tmp_path, hybrid, same, fields):
 
 
 def test_a_bit_of_timm_is_read(tmp_path, bit, same):
-    ours, file = bit(**OF_PORTS), tmp_path / "model.safetensors"
+    ours, file = bit(**PORTED), tmp_path / "model.safetensors"
     safetensors.write(file, to_theirs(timm._BIT, params_of(ours.model)))
     (tmp_path / "config.json").write_text('{"architecture": "resnetv2_50x1_bit"}')
     again = weights.load(file)
@@ -57,33 +55,29 @@ def test_a_bit_of_timm_is_read(tmp_path, bit, same):
     assert again.spec == ours.model.spec
 
 
-@pytest.mark.slow
-def test_published_names_are_found(tmp_path, bit, hybrid):
-    weights.save(bit(units=(2, 2, 2, 2)), tmp_path / "bit.npz", "google_npz")
-    assert weights.checkpoint_info(tmp_path / "bit.npz").name == "R26x1"
-    weights.save(hybrid(units=(), patch_size=32, image_size=32), tmp_path / "r.npz", "google_npz")
-    assert weights.checkpoint_info(tmp_path / "r.npz").name == "R+ViT-2x16/16"
-    small = hybrid(units=(2, 2, 4), patch_size=16, image_size=32)
-    weights.save(small, tmp_path / "r26.npz", "google_npz")
-    assert weights.checkpoint_info(tmp_path / "r26.npz").name == "R26+ViT-2x16/16"
-
-
-def test_other_resnets_are_named_after_their_units(tmp_path, bit, hybrid):
-    """Their names are those that models.spec accepts."""
-    for number, (loaded, name) in enumerate(
-        [
-            (bit(), "R1-2x1"),
-            (bit(units=(2,), root_width=128), "R2-x2"),
-            (hybrid(), "R1-2+ViT-2x16/8"),
-            (hybrid(units=(1,), patch_size=8), "R1-+ViT-2x16/8"),
-        ]
-    ):
-        path = tmp_path / f"{number}.npz"
-        weights.save(loaded, path, "google_npz")
-        assert weights.checkpoint_info(path).name == name
-        named, spec = models.spec(name), loaded.model.spec
-        assert named.units == spec.units
-        assert getattr(named, "patch_size", None) == getattr(spec, "patch_size", None)
+@pytest.mark.parametrize(
+    ("kind", "fields", "name"),
+    [
+        ("bit", {}, "R1-2x1"),
+        ("bit", {"units": (2,), "root_width": 128}, "R2-x2"),
+        ("bit", {"units": (2, 2, 2, 2)}, "R26x1"),
+        ("hybrid", {}, "R1-2+ViT-2x16/8"),
+        ("hybrid", {"units": (1,), "patch_size": 8}, "R1-+ViT-2x16/8"),
+        ("hybrid", {"units": (), "patch_size": 32}, "R+ViT-2x16/16"),
+        ("hybrid", {"units": (2, 2, 4), "patch_size": 16}, "R26+ViT-2x16/16"),
+        ("hybrid", {"units": (3, 4, 9), "patch_size": 16}, "R50+ViT-2x16/16"),
+    ],
+    ids=str,
+)
+def test_names_are_of_published_units_or_list_them(request, tmp_path, kind, fields, name):
+    """They are those that models.spec accepts."""
+    size = 24 if fields.get("patch_size", 8) == 8 else 32
+    loaded = request.getfixturevalue(kind)(**{"image_size": size} | fields)
+    weights.save(loaded, tmp_path / "x.npz", "google_npz")
+    assert weights.checkpoint_info(tmp_path / "x.npz").name == name
+    named, spec = models.spec(name), loaded.model.spec
+    assert named.units == spec.units
+    assert getattr(named, "patch_size", None) == getattr(spec, "patch_size", None)
 
 
 def test_other_epsilons_are_written_on_request(tmp_path, hybrid, same, capsys):
@@ -92,7 +86,7 @@ def test_other_epsilons_are_written_on_request(tmp_path, hybrid, same, capsys):
     notice = capsys.readouterr().err
     again = weights.load_with_info(tmp_path / "out")
     same(again.model, ours.model)
-    assert {field: getattr(again.model.spec, field) for field in OF_PORTS} == OF_PORTS
+    assert {field: getattr(again.model.spec, field) for field in PORTED} == PORTED
     assert notice == (
         f"Notice: {tmp_path}/out: only nearly the same model: timm's hybrid without stages is "
         "computed with weight_epsilon=1e-08 instead of 1e-05, weight_epsilon_of=variance instead "

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.weights.conftest import TOY, params_of, randomised
+from tests.weights.conftest import BIT as TINY_BIT
+from tests.weights.conftest import DINO, PORTED, TOY, params_of, randomised
+from tests.weights.conftest import DINOV3 as V3
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files import detect_format, from_array
@@ -24,19 +26,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 DOCS = Path(__file__).parents[2] / "docs" / "weights.md"
 ROUNDING = 1e-5  # float32, of table and tokens that are added in another order
 ALL = "huggingface timm google_npz"
-DINOV2 = {"layer_scale": 0.1, "mlp_dim": 32, "num_classes": 0, "gelu": "exact"}
-DINOV3 = {
-    "layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "registers": 4, "norm_epsilon": 1e-5,
-    "position_embedding": "rotary_2d", "qkv_bias": "query_value", "image_size": (12, 8),
-}  # fmt: skip
+DINOV2 = DINO | {"mlp_dim": 32}
+DINOV3 = DINO | V3 | {"image_size": (12, 8)}
 BEIT = {
     "layer_scale": 0.1, "gelu": "exact", "position_embedding": "relative_2d",
     "qkv_bias": "query_value",
 }  # fmt: skip
-BIT = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 224}
+BIT = TINY_BIT | {"image_size": 224}
 HYBRID = {**BIT, **TOY, "patch_size": 8, "image_size": 24}
-# Epsilons of timm and Hugging Face.
-PORTED = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
 OF_TIMM = {"units": (), "root_width": 64, "patch_size": 32, "image_size": 64}
 # By first cell, of a ViT: fields, and the formats that hold it.
 ROWS = {

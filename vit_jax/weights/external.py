@@ -1,6 +1,6 @@
-"""Models in other projects' files: what a file and the JSON beside it state, and what a format is.
+"""Models in other projects' files: the fields that arrays and JSON state, and the class `Format`.
 
-UserError for any entry of config.json of a wrong type.
+Every entry of config.json is checked: one of a wrong type is a UserError.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from vit_jax import models
 from vit_jax.core.class_names import placeholder
@@ -20,7 +20,7 @@ from vit_jax.models.vit import SIZES
 from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match
-from vit_jax.weights.tables import Layout
+from vit_jax.weights.tables import BLOCK, Layout
 
 MAX_SIDE = 32_768  # pixels
 RGB = 3
@@ -28,18 +28,18 @@ _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 Document = Mapping[str, Any]
 ClassNames = tuple[str, ...] | None
 Documents = dict[str, dict[str, Any]]
-# Default for files that do not state it: ResNets, and ViTs without positions, which take any size.
+# For files that do not state it: ResNets, and ViTs without positions, take images of any size.
 USUAL_IMAGE_SIZE = (224, 224)
-# Widths of ViTs whose heads have 64 channels in all published models but a few; wider ones differ.
+# Nearly all published ViTs of these widths have 64 channels a head; wider ones differ.
 USUAL_HEAD_SIZE, USUAL_WIDTHS = 64, range(64, 1025, 64)
-# Letters of sizes, by field of a ViT.
 _NORMS = {"norm": "tokens", "feature_norm": "features"}  # part -> field final_norm
+# Field of a ViT -> letter of its size in tables.
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
 
 
 @dataclasses.dataclass(frozen=True)
 class ExternalWeights:
-    """The contents of a file, in this project's terms.
+    """The model in another project's file, as a name and a spec of ours.
 
     Attributes:
       name: such as "ViT-B/16"; the spec has all that differs from the fields that it implies.
@@ -86,9 +86,18 @@ class ExternalWeights:
         return f"nothing beside the arrays states it, so these are assumed: {', '.join(values)}."
 
 
+class ModelToWrite(NamedTuple):
+    """A model, but for its arrays; `num_classes` is 0 without a head."""
+
+    spec: Any
+    num_classes: int
+    class_names: ClassNames
+    preprocess: models.Preprocess
+
+
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A kind of model in one project's format, for reading and writing.
+    """How models of one kind are read from, and written to, one project's files.
 
     Attributes:
       destination: its name in `convert --to`; several kinds of model may share it.
@@ -107,10 +116,10 @@ class Format:
     reads: Callable[[Opened], ExternalWeights]
     holds: Callable[[Any, int], bool]
     layout_for: Callable[[Any], Layout]
-    documents: Callable[[Any, int, ClassNames, models.Preprocess], Documents]
+    documents: Callable[[ModelToWrite], Documents]
     model_types: tuple[str, ...] = ()
     needs_type: bool = False
-    packed: Callable[[Tensors, Any, int], Tensors] | None = None
+    packed: Callable[[Tensors, ModelToWrite], Tensors] | None = None
     prepares: Callable[[models.Preprocess], models.Preprocess] | None = None
     states: tuple[str, ...] = ()
 
@@ -239,7 +248,7 @@ def with_image_size(
 
 
 def check_offsets(match: Match, size: tuple[int, int]) -> None:
-    """UserError for BEiT's offsets of another image size."""
+    """Raises UserError if BEiT's offsets are for images of another size."""
     if (number := match.sizes.get("O")) is None:
         return
     wanted = num_offsets((size[0] // match.patch_pixels, size[1] // match.patch_pixels)) + 3
@@ -264,6 +273,7 @@ def _bit(match: Match) -> tuple[str, dict[str, Any]]:
 
 def _vit(match: Match) -> tuple[str, dict[str, Any]]:
     sizes, shape = match.sizes, match.resnet
+    names = {rule.ours.removeprefix(BLOCK) for rule in match.rules}
     size = _size_name(sizes) or f"{sizes['L']}x{sizes['D']}"
     fields: dict[str, Any] = {
         **vit_sizes(match),
@@ -276,7 +286,12 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
         "class_token": match.has("cls") and pool(match) != "cls",
         **{part: match.has(part) for part in ("patch_bias", "patch_norm", "pre_norm")},
         "final_norm": next((x for part, x in _NORMS.items() if match.has(part)), "none"),
-        **({"distillation_token": True} if match.has("distillation_token") else {}),
+        **{
+            part: True
+            for part in ("distillation_token", "attention_norm", "mlp_norm")
+            if match.has(part)
+        },
+        **({"norm": "rms"} if "norm1/scale" in names and "norm1/bias" not in names else {}),
     }
     for field, its, usual in (("pool_heads", "h", "H"), ("pool_mlp_dim", "m", "M")):
         differs = match.has("pooling") and sizes[its] != sizes[usual]
@@ -317,74 +332,68 @@ def lacks(title: str, fields: Document, cure: str = "") -> NoReturn:
     raise UserError(f"has no model with {stated}.", field=title, cure=cure)
 
 
-def _check_entry(key: str, value: Any, is_valid: bool, wanted: str) -> None:
-    if not is_valid:
+def _entry(document: Document, key: str, default: Any, is_valid: Callable, wanted: str) -> Any:
+    """An entry, or `default` where it is absent or null."""
+    value = document.get(key)
+    value = default if value is None else value
+    if not is_valid(value):
         raise UserError(f"must be {wanted}.", field=key, value=_short(value))
+    return value
 
 
 def section(document: Document, key: str) -> Document:
     """A nested JSON object; empty if absent."""
-    value = document.get(key) or {}
-    _check_entry(key, value, isinstance(value, Mapping), "a JSON object")
-    return value
+    return _entry(document, key, {}, lambda x: isinstance(x or {}, Mapping), "a JSON object") or {}
 
 
 def word(document: Document, key: str, default: str, choices: Collection[str]) -> str:
-    """An entry that is one of `choices`."""
-    value = document.get(key) or default
-    is_valid = isinstance(value, str) and value in choices
-    _check_entry(key, value, is_valid, f"one of {', '.join(choices)}")
-    return value
+    """An entry that is one of `choices`; `default` for an empty one too."""
+    is_valid = lambda x: isinstance(x, str) and x in choices
+    stated = {key: document.get(key) or default}
+    return _entry(stated, key, default, is_valid, f"one of {', '.join(choices)}")
 
 
 def flag(document: Document, key: str) -> bool:
     """An entry that is true or false; false if absent."""
-    value = document.get(key)
-    _check_entry(key, value, value is None or isinstance(value, bool), "true or false")
-    return bool(value)
+    return _entry(document, key, False, lambda x: isinstance(x, bool), "true or false")
 
 
 def positive(document: Document, key: str, default: float) -> float:
     """A finite number above 0."""
-    value = document.get(key)
-    value = default if value is None else value
-    _check_entry(key, value, _is_number(value) and value > 0, "a number above 0")
-    return float(value)
+    is_valid = lambda x: _is_number(x) and x > 0
+    return float(_entry(document, key, default, is_valid, "a number above 0"))
 
 
 def whole(document: Document, key: str, default: int) -> int:
     """A whole number above 0."""
-    value = document.get(key)
-    value = default if value is None else value
-    _check_entry(key, value, type(value) is int and value > 0, "a whole number above 0")
-    return value
+    is_valid = lambda x: type(x) is int and x > 0
+    return _entry(document, key, default, is_valid, "a whole number above 0")
 
 
 def cropped_part(document: Document, default: float, image_size: Sequence[int]) -> float:
     """crop_pct, the part of a resized image's sides that the crop to `image_size` keeps."""
-    part = positive(document, "crop_pct", default)
     least, most = max(image_size) / MAX_SIDE, min(image_size)
+    is_valid = lambda x: _is_number(x) and least <= x <= most
     between = f"between {least:.3g} and {most}, by which sides become 1 to {MAX_SIDE:,} pixels"
-    _check_entry("crop_pct", part, least <= part <= most, between)
-    return part
+    return float(_entry(document, "crop_pct", default, is_valid, between))
 
 
 def channels(document: Document, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
     """Three numbers, of RGB; standard deviations above 0."""
-    value = document.get(key)
-    value = default if value is None else value
-    is_valid = isinstance(value, list | tuple) and len(value) == RGB and all(map(_is_number, value))
-    if key.endswith("std"):
-        is_valid = is_valid and min(value) > 0
-    _check_entry(key, value, is_valid, "three numbers, of RGB, and standard deviations above 0")
-    return tuple(map(float, value))
+
+    def is_valid(value: Any) -> bool:
+        three = isinstance(value, list | tuple) and len(value) == RGB
+        least = 0 if key.endswith("std") else -math.inf
+        return three and all(_is_number(x) and x > least for x in value)
+
+    rule = "three numbers, of RGB, and standard deviations above 0"
+    return tuple(map(float, _entry(document, key, default, is_valid, rule)))
 
 
 def side(key: str, value: Any) -> int:
     """A number of pixels."""
-    is_valid = type(value) is int and 1 <= value <= MAX_SIDE
-    _check_entry(key, value, is_valid, f"pixels, from 1 to {MAX_SIDE:,}")
-    return value
+    is_valid = lambda x: type(x) is int and 1 <= x <= MAX_SIDE
+    return _entry({key: value}, key, None, is_valid, f"pixels, from 1 to {MAX_SIDE:,}")
 
 
 def sides(key: str, value: Any) -> tuple[int, int]:
@@ -425,9 +434,9 @@ def class_names(key: str, labels: Document, num_classes: int) -> ClassNames:
 
 
 def check_sizes(opened: Opened, sizes: Document) -> None:
-    """UserError for a config.json of another model than the arrays; of absent keys it says nothing.
+    """Raises UserError if config.json states other sizes than the arrays have; keys may be absent.
 
-    sizes: the right value of each key. Keys have dots for sections, "model_args.depth".
+    sizes: the size of the arrays by key, with dots for sections: "model_args.depth".
     """
     entries: Document = opened.entries
     for key, size in sizes.items():

@@ -1,7 +1,7 @@
-"""Loads models from checkpoints of this project and weight files of others.
+"""Loads models from checkpoints of this project and from weight files of others.
 
-Another project's file is opened by files/; the one of FORMATS that it fits matches its arrays with
-a table of names (match.py, tables.py) and derives the model (external.py).
+files/ opens another project's file. The first of FORMATS that it fits matches its arrays with a
+table of names (match.py, tables.py) and derives the model's fields from both (external.py).
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ def load_with_info(path: str | epath.Path, **options: Unpack[Options]) -> Loaded
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """The model in a checkpoint, or in another project's file; no array is read.
+    """Metadata of the model in a checkpoint or in another project's file; no array is read.
 
     Attributes:
       folder: the step's folder, or the file.
@@ -143,12 +143,12 @@ class CheckpointInfo:
 
     @property
     def tokens(self) -> TokenLayout:
-        """The origin of each of the model's tokens, and so of its positions."""
+        """What each of the model's tokens, and so each position, stands for."""
         stated = self.external.positions_for if self.external else None
         return self.spec.token_layout(stated or self.preprocess.image_size)
 
     def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
-        """Shapes of the parameters or their EMA. UserError if there is no EMA."""
+        """Shapes of the parameters or of their EMA; UserError if there is no EMA."""
         shapes = self._shapes_under(self._under(ema) + "/")
         return {n: shape for n, shape in shapes.items() if not pytrees.is_adapter(n)}
 
@@ -385,7 +385,7 @@ def _read_info(path: str | epath.Path) -> CheckpointInfo:
 
 @functools.cache
 def _print_once(line: str) -> None:
-    # Devices are not asked for by a process that is alone: how many a CPU has may not be set yet.
+    # jax.process_index() would initialise devices, whose number on a CPU may not be set yet.
     if not jax.distributed.is_initialized() or jax.process_index() == 0:
         print(line, file=sys.stderr)
 
@@ -395,12 +395,12 @@ def is_external(path: str | epath.Path) -> bool:
 
     It is not for names of weights: `fetch` gives their files.
     """
-    # Files on gs:// and the like are excluded: they cannot be mapped into memory.
+    # Not on gs:// and the like, where files cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
 
 
 def _with_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """Gives a parameter another shape, which may not divide over the devices: so it is on each."""
+    """Gives a parameter another shape; replicated, since it may not divide over the devices."""
     if shape == x.shape:
         return x
     sharding = x.sharding
@@ -425,7 +425,7 @@ def _with_size(old: models.Preprocess, size: tuple[int, int]) -> models.Preproce
     return dataclasses.replace(old, image_size=size, resize=resize, crop=crop, fit=fit)
 
 
-# --- names of classes where weights have none, but their number says what they are
+# --- names of classes that weights do not name, by their number
 
 
 def check_head(loaded: Loaded, checkpoint: str) -> None:

@@ -1,7 +1,7 @@
-"""A file seen as a layout: sizes, what does not fit, and parameters in this project's order.
+"""Matches a file's arrays with a layout: sizes, what does not fit, and parameters by our names.
 
-Prefixes that trainers put before all names, as "module." and "backbone.", are found by the model's
-first array rather than by a list of them: they are what precedes its name.
+Trainers put prefixes such as "module." and "backbone." before all names. There is no list of them:
+whatever precedes the name of the model's first array is one.
 """
 
 import dataclasses
@@ -20,9 +20,7 @@ from vit_jax.models.layers.resnet import ResNetSpec
 from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.tables import (
     BLOCK,
-    DISPENSABLE,
     MAX_STAGES,
-    QKV_BIAS,
     Layout,
     Rule,
     groups,
@@ -37,6 +35,16 @@ T = TypeVar("T")
 _POSITIONS = "positions/embedding"
 _DISTILLATION_POSITION = "distillation_position"  # a row of the other projects' table
 MAX_PROBLEMS_SHOWN = 40
+# Parts that lie across layers, by the names of their parameters without BLOCK.
+_ACROSS = {
+    "qkv_bias": r"attention/qkv/bias",
+    "dense_bias": r"(attention/out|mlp/(fc1|fc2|gate))/bias",
+    "patch_bias": r"patches/(projection/)?bias",
+    "patch_norm": r"patches/norm/.*",
+    "attention_norm": r"attention/norm/.*",
+    "mlp_norm": r"mlp/norm/.*",
+    "norm_bias": r"(pre_|feature_|(patches|attention|mlp)/)?norm[12]?/bias",
+}
 _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
@@ -51,13 +59,13 @@ OPTIONAL: dict[str, str | None] = {
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """A file seen as a layout.
+    """A file's arrays, matched with a layout.
 
     Attributes:
       sizes: sizes of axes by letter.
       tensors: the file's arrays by the layout's names.
       rules: the rules of the parameters that the file has.
-      assumed: what nothing states about it (external.ExternalWeights).
+      assumed: what neither the arrays nor the JSON beside them state (external.ExternalWeights).
       pads_class_position: whether the class token has no position, which equals one of zeros.
       register_positions: whether registers have positions, which equals adding these to them.
     """
@@ -72,7 +80,7 @@ class Match:
 
     @functools.cached_property
     def problems(self) -> tuple[str, ...]:
-        """Lines about what does not fit."""
+        """One line for each thing that does not fit; empty for a match."""
         return tuple(_problems(self)) or _contradictions(self)
 
     @property
@@ -108,38 +116,37 @@ class Match:
 
     def has(self, name: str) -> bool:
         """Returns whether the file has this part."""
-        return any(part(r.ours) == name for r in self.rules)
+        return any(name in parts(r.ours) for r in self.rules)
+
+    @functools.cached_property
+    def _position_rows(self) -> dict[str, list[int]]:
+        """Rows of the file's positions by our parameters; -1: zeros, of a token without a row."""
+        first, registers = self.first_tokens, self.register_positions * self.sizes.get("R", 0)
+        start = 0 if self.pads_class_position else first
+        tokens = [-1] * first if self.pads_class_position else list(range(first))
+        patches = range(start + registers, self.sizes.get("N", 0))
+        rows = {_POSITIONS: [*tokens[:1], *patches], _DISTILLATION_POSITION: tokens[1:]}
+        return rows | {"registers": list(range(start, start + registers))}
 
     def array(self, name: str) -> np.ndarray:
         """Our parameter of this name, float32."""
-        if name == _DISTILLATION_POSITION:
-            table = self._stored(_POSITIONS)
-            return np.zeros_like(table[0]) if self.pads_class_position else table[1]
-        array = self._stored(name)
-        if self.register_positions and name in ("registers", _POSITIONS):
-            table, first = self._stored(_POSITIONS), self.first_tokens
-            rows = slice(first, first + self.sizes["R"])
-            return array + table[rows] if name == "registers" else np.delete(table, rows, axis=0)
-        if name == _POSITIONS and self.pads_class_position:
-            return np.concatenate([np.zeros_like(array[:1]), array])
-        if name == _POSITIONS and self.has("distillation_token"):
-            return np.delete(array, 1, axis=0)
-        return array
+        rows = self._position_rows.get(name)
+        if not rows:
+            return self._stored(name)
+        # A row of zeros behind the others is that of -1.
+        table = np.pad(self._stored(_POSITIONS), ((0, 1), (0, 0)))[rows]
+        if name == "registers":
+            return self._stored(name) + table
+        return table[0] if name == _DISTILLATION_POSITION else table
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all parameters, by our names."""
         shapes = {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
-        if self.pads_class_position:
-            rows, width = shapes[_POSITIONS]
-            shapes[_POSITIONS] = (rows + 1, width)
-        elif self.register_positions:
-            rows, width = shapes[_POSITIONS]
-            shapes[_POSITIONS] = (rows - self.sizes["R"], width)
-        elif self.has("distillation_token"):
-            rows, width = shapes[_POSITIONS]
-            shapes[_POSITIONS] = (rows - 1, width)
-        if self.has("distillation_token"):
-            shapes[_DISTILLATION_POSITION] = shapes[_POSITIONS][1:]
+        if _POSITIONS in shapes:
+            width = shapes[_POSITIONS][1]
+            shapes[_POSITIONS] = (len(self._position_rows[_POSITIONS]), width)
+            if self.has("distillation_token"):
+                shapes[_DISTILLATION_POSITION] = (width,)
         return shapes
 
     def _stored(self, name: str) -> np.ndarray:
@@ -152,11 +159,11 @@ class Match:
 
 
 class MisfitError(Exception):
-    """A file that fits none of a format's layouts; the argument is its match with each."""
+    """A file fits none of a format's layouts; the argument is its match with each of them."""
 
 
 def best(layouts: Iterable[Layout], tensors: Tensors) -> Match:
-    """A file seen as the first layout that it fits. MisfitError if there is none."""
+    """The match with the first layout that a file fits; MisfitError if it fits none."""
     matches = []
     for layout in layouts:
         matches.append(_match(layout, tensors))
@@ -166,9 +173,9 @@ def best(layouts: Iterable[Layout], tensors: Tensors) -> Match:
 
 
 def refusal(matches: Sequence[Match]) -> UserError:
-    """The error about a file that fits none of these, with all differences from the nearest layout.
+    """The error for a file that fits none of these: all differences from the nearest layout.
 
-    Or with the first one from each, if most of the file's names are unexpected.
+    If most of its names are unexpected there, the first difference from each layout.
     """
     near = min(matches, key=lambda m: len(m.problems))
     unexpected = sum(" is unexpected" in line for line in near.problems)
@@ -185,8 +192,8 @@ def refusal(matches: Sequence[Match]) -> UserError:
 def _match(layout: Layout, tensors: Tensors) -> Match:
     tensors = unpacked(layout.packs, tensors)
     prefix = _prefix(layout, tensors)
-    # Arrays without the prefix keep their names, as a classifier beside "vit." does; one of a name
-    # that is there without it keeps it, and is unexpected.
+    # A classifier beside "vit." has no prefix. A name that the file has with and without the prefix
+    # keeps it, so that it is reported as unexpected.
     short = {n: n.removeprefix(prefix) for n in tensors}
     named = {n if short[n] in tensors else short[n]: t for n, t in tensors.items()}
     counted = _counted(layout, named)
@@ -194,16 +201,13 @@ def _match(layout: Layout, tensors: Tensors) -> Match:
     return Match(layout, _sizes(rules, named, counted), named, rules)
 
 
-def part(ours: str) -> str:
-    """ "blocks/block/scale1/scale" -> "scale1", "resnet/stage1/rest/..." -> "stage1/rest"."""
-    if ours == QKV_BIAS:
-        return "qkv_bias"
-    if ours in DISPENSABLE:
-        return DISPENSABLE[ours]
-    if ours.startswith("patches/norm/"):
-        return "patch_norm"
-    stage = re.search(r"stage\d/(first|rest)", ours)
-    return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
+@functools.cache
+def parts(ours: str) -> frozenset[str]:
+    """ "blocks/block/mlp/norm/bias" -> "mlp", "mlp_norm" and "norm_bias"."""
+    name = ours.removeprefix(BLOCK)
+    stage = re.search(r"stage\d/(first|rest)", name)
+    across = (part for part, names in _ACROSS.items() if re.fullmatch(names, name))
+    return frozenset((stage[0] if stage else name.split("/")[0], *across))
 
 
 def _prefix(layout: Layout, tensors: Tensors) -> str:
@@ -236,19 +240,18 @@ def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
 def _rules_of_parts_there(
     layout: Layout, named: Tensors, counted: Mapping[str, int]
 ) -> tuple[Rule, ...]:
-    """Rules that the file has to satisfy: for needed parts, and optional ones that it starts."""
-    there = {
-        part(r.ours)
-        for r in layout.rules
-        if any(piece.name in named for piece in pieces(r, counted))
-    } | set(layout.needed)
+    """The rules of needed parts, and of optional ones of which the file has any array."""
+    there = set(layout.needed)
+    for r in layout.rules:
+        if any(piece.name in named for piece in pieces(r, counted)):
+            there |= parts(r.ours)
     for name in tuple(there):
         needed = OPTIONAL.get(name)
         while needed:
             there.add(needed)
             needed = OPTIONAL[needed]
-    optional = {*OPTIONAL, *layout.optional}
-    return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in optional)
+    absent = {*OPTIONAL, *layout.optional} - there
+    return tuple(r for r in layout.rules if absent.isdisjoint(parts(r.ours)))
 
 
 def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> dict[str, int]:
@@ -263,8 +266,8 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
             for group, size in zip(words, tensor.shape, strict=True):
                 if len(group) == 1 and is_letter(group[0]):
                     sizes.setdefault(group[0], size)
-    # In some layouts no array shows the number of heads, which makes no difference to the rest.
-    if "K" in sizes and "H" not in sizes:  # norms of queries show only that
+    # Where no array shows the number of heads, any will do until `external.with_heads`.
+    if "K" in sizes and "H" not in sizes:  # shown by norms of queries
         sizes["H"] = sizes.get("D", 0) // max(1, sizes["K"])
     sizes.setdefault("K", sizes.get("D", 0) // max(1, sizes.setdefault("H", 1)))
     sizes.setdefault("k", sizes.get("D", 0) // max(1, sizes.setdefault("h", 1)))
@@ -307,7 +310,7 @@ def _contradictions(match: Match) -> tuple[str, ...]:
 
 
 def _without_ones(shape_: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without axes of size 1: norms of the released hybrids have the shape [1, 1, 1, C]."""
+    """Drops axes of size 1, which norms of the released hybrids have: [1, 1, 1, C]."""
     return tuple(size for size in shape_ if size != 1)
 
 
@@ -317,9 +320,9 @@ def _without_ones(shape_: tuple[int, ...]) -> tuple[int, ...]:
 def read_without(
     tensors: Tensors, matches: Sequence[Match], read: Callable[[Tensors], T]
 ) -> tuple[T, str]:
-    """(what `read` makes of the arrays without their prefix, a sentence that says so)
+    """Reads the arrays without their prefix; also returns a sentence that says so.
 
-    `matches`: of the arrays as they are, none of which fits; `read` raises MisfitError.
+    `matches` are those of the arrays with it, none of which fits; `read` raises MisfitError.
     """
     prefixes = _prefixes([m.layout for m in matches], tensors)
     if not prefixes:
@@ -327,11 +330,11 @@ def read_without(
     if len(prefixes) > 1:
         raise UserError(f"It has several models, under {listed(prefixes)}: save one.")
     (prefix,) = prefixes
-    # Of "module.backbone." these are "module." and "module.backbone.".
+    # For "module.backbone." these are "module." and "module.backbone.".
     for start in itertools.accumulate(re.findall(r"[^.]*\.", prefix)):
         inside = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
         others = {n: x for n, x in tensors.items() if not n.startswith(start)}
-        counters = [n for n, x in others.items() if not x.shape]  # as of a moving average
+        counters = [n for n, x in others.items() if not x.shape]  # such as "n_averaged"
         if not others.keys() - set(counters):
             counted = f"; {listed(counters)} is left out" if counters else ""
         elif others.keys() & inside.keys() or len(others) > len(inside):

@@ -20,7 +20,7 @@ from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.models.layers.posemb import sincos
 from vit_jax.weights.description import describe
-from vit_jax.weights.external import Documents, Format
+from vit_jax.weights.external import Documents, Format, ModelToWrite, lacks
 from vit_jax.weights.files import Tensors, npz, safetensors
 from vit_jax.weights.formats import FORMATS
 from vit_jax.weights.loading import Loaded
@@ -95,8 +95,9 @@ def _contents(loaded: Loaded, params: Params, to: str, approximate: bool) -> _Co
     else:
         about, notice = _preparation(about, format_, approximate=approximate)
         image_notices = [notice]
-    documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
-    arrays, epsilon_notice = _arrays(loaded, params, format_, approximate)
+    to_write = ModelToWrite(model.spec, model.num_classes, loaded.class_names, about)
+    documents = format_.documents(to_write)
+    arrays, epsilon_notice = _arrays(to_write, params, format_, approximate)
     return _Contents(arrays, documents, " ".join(filter(None, (epsilon_notice, *image_notices))))
 
 
@@ -118,7 +119,7 @@ def _format(loaded: Loaded, to: str) -> Format:
     if unplaced:
         raise UserError(f"--to={to} has no place for {', '.join(unplaced)}.")
     if format_ is None:
-        raise UserError(f"{to} has no {loaded.name}.")
+        lacks(to, {"name": loaded.name})
     return format_
 
 
@@ -144,9 +145,9 @@ def _params(loaded: Loaded) -> Params:
 
 
 def _arrays(
-    loaded: Loaded, params: Params, format_: Format, approximate: bool
+    model: ModelToWrite, params: Params, format_: Format, approximate: bool
 ) -> tuple[Tensors, str]:
-    spec = loaded.model.spec
+    spec = model.spec
     layout = format_.layout_for(spec)
     differing = _differing(spec, layout)
     if differing and not (approximate and _is_close(spec, layout, differing)):
@@ -164,7 +165,7 @@ def _arrays(
         raise UserError(f"{layout.title} has no place for {', '.join(unplaced)}.")
     arrays: Tensors = to_theirs(layout, params)
     if format_.packed is not None:
-        arrays = format_.packed(arrays, spec, loaded.model.num_classes)
+        arrays = format_.packed(arrays, model)
     listed = [f"{f}={layout.computes[f]} instead of {getattr(spec, f)}" for f in differing]
     nearly = f"only nearly the same model: {layout.title} is computed with {', '.join(listed)}."
     return arrays, nearly if differing else ""

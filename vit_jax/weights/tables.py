@@ -1,4 +1,4 @@
-"""Tables of parameters in other formats: their language, and writing parameters by them.
+"""The language of the tables of parameters in other formats, and writing parameters by them.
 
 A line of a table has the name here, the name there and, where they differ, the axes there:
 
@@ -8,14 +8,14 @@ A line of a table has the name here, the name there and, where they differ, the 
     attention/qkv  : attention.[query key value]     three arrays there are one parameter here
     resnet/%/conv1 : stages.%.blocks.{}.conv1        every unit of a ResNet
 
-Names here may omit "blocks/block/". In names there "{}" is the number of the layer, without which
-the layers are an axis, and "%" that of the stage. Several names are the parts of one parameter,
-along the axis that is called by their number. How a layer's parameters end there is the same in all
-of a project's files: TORCH or FLAX.
+Names here may omit "blocks/block/". In names there "{}" stands for the number of the layer; without
+it the layers are an axis of the array. "%" stands for the number of the stage. Several names are
+slices of one parameter along the axis whose name is their number, such as "3". The suffixes of a
+layer's parameters are the same in all of a project's files: TORCH or FLAX.
 
-In axes a word is an axis, a group in brackets several that share one, and 1 an axis of that size,
-which may come and go. "3" is an axis of that size, "2W" one twice as long as W, and "W'" another
-one that is as long as W, "W''" a third.
+In axes each word is an axis, a group in brackets is several axes merged into one, and 1 is an axis
+of size 1, which may be absent. "3" is an axis of size 3, "2W" one twice as long as W, and "W'" and
+"W''" are further axes as long as W.
 """
 
 import dataclasses
@@ -33,20 +33,7 @@ from vit_jax.weights.files import Tensor, Tensors
 
 Sizes = Mapping[str, int]
 BLOCK = "blocks/block/"
-QKV_BIAS = BLOCK + "attention/qkv/bias"
-# Parameters that are a part for themselves -> its name; layers without these biases are a model's
-# field, and a format's only where its layout says so.
-DISPENSABLE = {
-    "patches/bias": "patch_bias",
-    "patches/projection/bias": "patch_bias",
-    "norm/scale": "norm",
-    "norm/bias": "norm",
-    **dict.fromkeys(
-        (BLOCK + f"{x}/bias" for x in ("attention/out", "mlp/fc1", "mlp/fc2", "mlp/gate")),
-        "dense_bias",
-    ),
-}
-MAX_STAGES = 4  # the most of any published model, and so of the tables
+MAX_STAGES = 4  # of ResNets; no published model has more
 _WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'*")
 
 
@@ -184,8 +171,8 @@ OURS = {
 }
 
 
-# How the parameters of a layer end there. PyTorch's kernels are transposed: of dense layers
-# [outputs, inputs], of convolutions [outputs, inputs, rows, columns].
+# Suffixes of a layer's parameters. PyTorch's kernels are transposed: [outputs, inputs] of dense
+# layers, [outputs, inputs, rows, columns] of convolutions.
 TORCH = {
     "kernel": ".weight",
     "scale": ".weight",
@@ -207,22 +194,22 @@ class Rule(NamedTuple):
 
     @property
     def layers(self) -> str | None:
-        """The letter of the layers that the names count; None: they count none."""
+        """The letter of the axis that the names enumerate; None if they enumerate no layers."""
         return self.own_axes.split()[0] if "{" in self.names[0] else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A table of one format's parameters.
+    """The parsed table of one format's parameters.
 
     Attributes:
       title: what messages call the format.
       rules: one for each parameter that it can hold.
-      prefixes: what may precede all names; "" if nothing may.
+      prefixes: what may precede all names; "" stands for no prefix.
       ignored: patterns of whole names that are not part of the model.
-      computes: fields of the model that the format's readers imply.
+      computes: fields of the model that the arrays do not show, as the format's readers have them.
       needed: optional parts that a model must have in this format.
-      optional: parts of DISPENSABLE that a model need not have in this format.
+      optional: further parts (match.parts) that a model need not have in this format.
       packs: arrays there that are several of its rules' names.
     """
 
@@ -302,7 +289,7 @@ def _rules(
         Rule(
             name,
             tuple(theirs + end for theirs in names),
-            # Axes of a line are those of a layer's kernel.
+            # The axes that a line states are those of the kernel, not of the bias.
             (axes if name == full or name.endswith("/kernel") else "*").replace(
                 "*", _axes_there(name, names, own, transposed=leaves is TORCH)
             ),

@@ -4,17 +4,15 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from flax import nnx
 
 from tests.messages import refused
-from tests.weights.conftest import edit
+from tests.weights.conftest import edit, zeros_of
 from vit_jax import models, weights
-from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import fields as declared
 from vit_jax.models import Preprocess
+from vit_jax.weights.external import ModelToWrite
 from vit_jax.weights.files import detect_format
 from vit_jax.weights.formats import dino, understand
 from vit_jax.weights.tables import to_theirs
@@ -25,13 +23,11 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("name", [name for name in models.available() if "dinov3" in name])
 def test_released_sizes_get_their_names(name):
     """Sizes are read from arrays of these shapes, which take no memory."""
-    make = lambda: models.create(name, num_classes=0, image_size=224, rngs=nnx.Rngs(0), scan=True)
-    model = nnx.eval_shape(make)
-    shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    params = {n: np.broadcast_to(np.float32(0), x.shape) for n, x in shapes.items()}
+    model, params = zeros_of(name, num_classes=0, image_size=224, scan=True)
     layout = dino.DINOV3.layout_for(model.spec)
     arrays = to_theirs(layout, params)
-    config = dino.DINOV3.documents(model.spec, 0, None, model.preprocess)["config.json"]
+    to_write = ModelToWrite(model.spec, 0, None, model.preprocess)
+    config = dino.DINOV3.documents(to_write)["config.json"]
     read = understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
     assert (read.name, read.spec) == (name, models.spec(name))
 

@@ -96,12 +96,9 @@ def test_differences_are_reported_at_once(tmp_path, arrays):
         weights.load(tmp_path / "x.npz")
 
 
-def test_unnamed_sizes_are_named_after_their_dimensions(tmp_path, toy, hybrid):
+def test_unnamed_sizes_are_named_after_their_dimensions(tmp_path, toy):
     weights.save(toy(), tmp_path / "x.npz", "google_npz")
     assert weights.checkpoint_info(tmp_path / "x.npz").name == "ViT-2x16/4"
-    weights.save(hybrid(units=(3, 4, 9), patch_size=16, image_size=32), tmp_path / "h.npz",
-                 "google_npz")  # fmt: skip
-    assert weights.checkpoint_info(tmp_path / "h.npz").name == "R50+ViT-2x16/16"
     weights.save(toy(layer_scale=1.0, num_classes=0, mlp_dim=32), tmp_path / "d", "huggingface")
     assert weights.checkpoint_info(tmp_path / "d").name == "ViT-2x16/4"
     # Such a name goes into a checkpoint and back.

@@ -61,9 +61,14 @@ def test_without_config_json_the_arrays_tell(tmp_path, toy, same):
 
 
 def test_modules_of_transformers_5_under_a_trainers_prefix(tmp_path, toy, same):
+    def in_modules(name):
+        for module, in_file in huggingface.IN_FILES.items():
+            name = name.replace(f".{in_file}.", f".{module}.")
+        return "model." + name.replace("encoder.layer.", "layers.")
+
     ours = toy(num_classes=0, gelu="exact", norm_epsilon=1e-12)
-    arrays = to_theirs(huggingface.LAYOUTS["vit"][1], params_of(ours.model))
-    safetensors.write(tmp_path / "x", {f"model.{name}": x for name, x in arrays.items()})
+    arrays = to_theirs(huggingface.LAYOUTS["vit"][0], params_of(ours.model))
+    safetensors.write(tmp_path / "x", {in_modules(name): x for name, x in arrays.items()})
     same(weights.load(tmp_path / "x", num_heads=2), ours.model)
 
 

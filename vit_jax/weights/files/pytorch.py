@@ -7,7 +7,7 @@ that wrote it, are replaced by a placeholder.
 
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from vit_jax.weights.files import Tensor, from_array, listed, npz
 MAX_DEPTH = 4  # of dictionaries around a state dict
 MAX_SHOWN = 8
 _HOW = 'torch.save(model.state_dict(), "weights.pth")'
-# Where a training saves several models, the one whose weights its authors use, and what its names
-# have: DINO, whose dictionaries have the keys of any distillation, and I-JEPA.
-_CHOSEN = {
-    frozenset({"student", "teacher"}): ("teacher", r"\bbackbone\.|\bhead\.last_layer\."),
-    frozenset({"encoder", "predictor", "target_encoder"}): ("target_encoder", ""),
-}
 # Objects that are not read. They are placeholders since to make them could have effects.
 _INERT = (
     "argparse.Namespace",
@@ -45,23 +39,23 @@ class _Placeholder:
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Arrays by name, and a sentence on where in the file they are, if not at its top."""
+    """Arrays by name, and a sentence on where in the file they are, if not at its top.
+
+    Of several models the names begin with the keys that lead to each: "teacher.head.weight".
+    """
     document = _load(path)
-    models = list(_state_dicts(document))
+    models = dict(_state_dicts(document))
     if not models and isinstance(document, dict):  # arrays of other names
-        models = [((), _arrays(document))] if _arrays(document) else []
-    if not models:
+        models = {(): _arrays(document)}
+    if not any(models.values()):
         raise ValueError(f"it holds other things than tensors by name: save {_HOW}")
-    kinds = frozenset("".join(where[:1]) for where, _ in models)
-    chosen, sign = _CHOSEN.get(kinds, ("", ""))
-    its = [each for each in models if chosen in each[0]]
-    if any(re.search(sign, ".".join((*where, name))) for where, x in its for name in x):
-        models = its
-    if len(models) > 1:
-        names = [_spell(where) for where, _ in models]
-        raise ValueError(f"it holds several models, {listed(names, MAX_SHOWN)}: save one of them")
-    ((where, tensors),) = models
-    return {name: _tensor(name, x) for name, x in tensors.items()}, _note(document, where)
+    place = next(iter(models)) if len(models) == 1 else ()
+    named = {
+        ".".join((*where[len(place) :], name)): x
+        for where, arrays in models.items()
+        for name, x in arrays.items()
+    }
+    return {name: _tensor(name, x) for name, x in named.items()}, _note(document, place, models)
 
 
 def _load(path: Path) -> Any:
@@ -121,18 +115,17 @@ def _arrays(node: dict) -> dict[str, Any]:
     return {n: x for n, x in node.items() if isinstance(n, str) and isinstance(x, torch.Tensor)}
 
 
-def _note(document: dict, where: tuple[str, ...]) -> str:
+def _note(document: dict, place: tuple[str, ...], models: Collection[tuple[str, ...]]) -> str:
+    """What is read and what is not, where `models` are below `place`."""
     node, others = document, []
-    for key in where:
+    for key in place:
         others += [str(name) for name in node if name != key]
         node = node[key]
-    others += [str(name) for name in node if name not in _arrays(node)]
-    read = f"its arrays are those of {_spell(where)}" if where else "its tensors are read"
-    return f"{read}, not {listed(others, MAX_SHOWN)}." if others else f"{read}." if where else ""
-
-
-def _spell(where: tuple[str, ...]) -> str:
-    return "".join(f'["{key}"]' for key in where) or "the whole file"
+    read = {*_arrays(node), *(where[0] for where in models if where and not place)}
+    others += [str(name) for name in node if name not in read]
+    spelt = "".join(f'["{key}"]' for key in place)
+    what = f"its arrays are those of {spelt}" if place else "its tensors are read"
+    return f"{what}, not {listed(others, MAX_SHOWN)}." if others else f"{what}." if place else ""
 
 
 def _tensor(name: str, x: Any) -> Tensor:

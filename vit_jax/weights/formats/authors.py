@@ -1,8 +1,8 @@
-"""What the authors of a training save, and OpenCLIP.
+"""Checkpoints as the authors of a method saved them, and OpenCLIP's.
 
-DINO, MAE, MoCo v3 and I-JEPA have timm's names for a ViT, and beside it what only their training
-needs, which is left out: a student, a predictor, a decoder, heads of a loss; OpenCLIP a half of
-texts. OpenCLIP, DINOv2 and DINOv3 have tables of their own. All of them go out as timm's.
+Those of DINO, MAE, MoCo v3 and I-JEPA have timm's names for the ViT. What only training needs is
+left out: the student, predictor, decoder and heads of losses, and OpenCLIP's text half. OpenCLIP,
+DINOv2 and DINOv3 have tables of their own. All of them are written as timm's.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from vit_jax.weights.tables import Layout, Pack, rules
 
 
 class Training(NamedTuple):
-    """A training's checkpoint; patterns are of whole names.
+    """The checkpoints of a method; all but `prefix` are patterns of whole names.
 
     Attributes:
-      sign: the names that it alone has.
-      prefix: what precedes the model's names.
-      rest: the names that are not the model's.
-      config: entries of timm's config.json that its code fixes.
-      num_heads: of its models of all sizes, unless the caller gives another number.
+      sign: a name that only these checkpoints have.
+      prefix: pattern of what precedes the names of the model that the authors evaluate.
+      rest: names that are not of that model.
+      config: entries of timm's config.json that their code fixes.
+      num_heads: of models of all sizes, unless the caller gives another number.
     """
 
     title: str
@@ -42,18 +42,17 @@ class Training(NamedTuple):
     num_heads: int | None = None
 
 
-# Images as they evaluate: a central crop of 7/8, with ImageNet's mean and standard deviation.
+# The images that they evaluate: a central crop of 7/8, with ImageNet's mean and deviation.
 _BICUBIC = {"pretrained_cfg": {"interpolation": "bicubic", "crop_pct": 0.875}}
 _BILINEAR = {"pretrained_cfg": {"interpolation": "bilinear", "crop_pct": 0.875}}
-_MOCO_HEADS = 12  # its S, too
-_I_JEPA = '["target_encoder"]'  # where in its file the model is; its names are any ViT's
+_MOCO_HEADS = 12  # in S too, where timm has 6
 _TRAININGS = (
     Training("MAE", r"decoder_embed\..*", "", r"mask_token|decoder_.*", _BICUBIC),
     Training(
         "DINO",
-        r".*\bhead\.last_layer\..*",
-        r"(module\.)?backbone\.",
-        r".*\bhead\..*",
+        r".*\bhead\.last_layer\..*|teacher\.(module\.)?backbone\..*",
+        r"(teacher\.)?(module\.)?backbone\.",
+        r"student\..*|(teacher\.)?(module\.)?head\..*",
         _BICUBIC,
     ),
     Training(
@@ -63,6 +62,13 @@ _TRAININGS = (
         r"module\.(momentum_encoder|predictor|base_encoder\.head)\..*",
         _BILINEAR,
         _MOCO_HEADS,
+    ),
+    Training(
+        "I-JEPA",
+        r"target_encoder\..*",
+        r"target_encoder\.(module\.)?",
+        r"(?!target_encoder\.).*",
+        _BILINEAR,
     ),
     Training("DINOv2", r"(dino|ibot)_head\..*", r"(module\.)?backbone\.", r"(dino|ibot)_head\..*"),
     Training(
@@ -75,7 +81,7 @@ _TRAININGS = (
 
 
 def without_training(opened: Opened) -> tuple[Opened, str]:
-    """(the file as that of the model alone, a sentence on what is left out or "")"""
+    """Returns the file with the model alone, and a sentence on what is left out or ""."""
     names, config = opened.tensors, opened.config
     for training in _TRAININGS:
         if not any(re.fullmatch(training.sign, name) for name in names):
@@ -90,20 +96,17 @@ def without_training(opened: Opened) -> tuple[Opened, str]:
             config=training.config if config is None else config,
             caller_num_heads=opened.caller_num_heads or training.num_heads,
         )
-        return opened, f"a checkpoint of {training.title}; left out: {listed(rest)}."
+        images = " Images are prepared as its authors do." if opened.config != config else ""
+        return opened, f"a checkpoint of {training.title}; left out: {listed(rest)}.{images}"
     if config is None and _is_moco(names):
         heads = opened.caller_num_heads or _MOCO_HEADS
         opened = dataclasses.replace(opened, config=_BILINEAR, caller_num_heads=heads)
         return opened, f"its positions are MoCo v3's: read as one, with {heads} heads."
-    if config is None and _I_JEPA in opened.note:
-        images = "as its authors do, with ImageNet's mean and standard deviation"
-        opened = dataclasses.replace(opened, config=_BILINEAR)
-        return opened, f"a checkpoint of I-JEPA; images are assumed to be prepared {images}."
     return opened, ""
 
 
 def _is_moco(tensors: Tensors) -> bool:
-    """Returns whether positions are MoCo v3's sines and cosines, by which its S is known."""
+    """Returns whether positions are MoCo v3's sines and cosines, by which a bare S is known."""
     table = next((x for n, x in tensors.items() if re.fullmatch(r"(.*\.)?pos_embed", n)), None)
     if not table or len(table.shape) != 3:
         return False
@@ -154,7 +157,7 @@ _CLIP_IMAGES = {
 
 
 def _read_open_clip(opened: Opened) -> ExternalWeights:
-    """The visual half, by open_clip_config.json; without it as most have it, which is assumed."""
+    """Reads the visual half by open_clip_config.json, without which usual values are assumed."""
     about = external.section(opened.entries, "model_cfg")
     vision = external.section(about, "vision_cfg")
     pool = _POOLS[external.word(vision, "pool_type", "tok", _POOLS)]
@@ -188,7 +191,7 @@ def _read_open_clip(opened: Opened) -> ExternalWeights:
 _SWIGLU = timm.GATED_BLOCKS
 for _its, _theirs in (("fc1_g", "w1"), ("fc1_x", "w2"), ("fc2\n", "w3\n")):
     _SWIGLU = _SWIGLU.replace(f"mlp.{_its}", f"mlp.{_theirs}")
-# A bias of keys is there, and a mask that makes it 0.
+# Keys have a bias, and a mask that makes it 0.
 _MASKED = "attention/[query value]_bias : blocks.{}.attn.[q_bias v_bias]"
 _BIASES = Pack("attn.qkv.bias", tuple(f"attn.{x}_bias" for x in "qkv"))
 _OF_TRAINING = (
@@ -219,7 +222,7 @@ def _dino(*, rotary: bool, gated: bool, qkv_bias: str) -> Layout:
 
 
 def _read_dino(opened: Opened) -> ExternalWeights:
-    """DINOv2's or DINOv3's; in training, blocks have a second number, of the chunk before them."""
+    """Reads DINOv2 or DINOv3, whose blocks have the number of a chunk before theirs in training."""
     chunk = re.compile(r"blocks\.\d+\.(\d+)\.")
     tensors = {chunk.sub(r"blocks.\1.", name): x for name, x in opened.tensors.items()}
     has = lambda end: any(name.endswith(end) for name in tensors)

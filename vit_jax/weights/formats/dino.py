@@ -15,7 +15,7 @@ import numpy as np
 from vit_jax import models
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, ModelToWrite
 from vit_jax.weights.files import Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
@@ -135,27 +135,25 @@ def _mlp_ratio(spec: ViTSpec) -> int | None:
     return None
 
 
-def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+def _packed(tensors: Tensors, model: ModelToWrite) -> Tensors:
     """Names with a prefix in a classifier; a model with registers has to have a mask token."""
+    spec = model.spec
     mask = {MASK_TOKEN: from_array(np.zeros((1, spec.width), np.float32))} if spec.registers else {}
-    return huggingface.with_prefix(f"{_type(spec)}.", {**mask, **tensors}, num_classes)
+    return huggingface.with_prefix(f"{_type(spec)}.", {**mask, **tensors}, model.num_classes)
 
 
 def _type(spec: ViTSpec) -> str:
     return REGISTERS if spec.registers else "dinov2"
 
 
-def _documents(
-    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
-    height, width = about.image_size
+def _documents(model: ModelToWrite) -> Documents:
+    spec: ViTSpec = model.spec
+    height, width = model.preprocess.image_size
     if height != width:
         external.lacks("Hugging Face's Dinov2", {"image_size": f"{height} x {width}"})
     kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
-    suffix = "ForImageClassification" if num_classes else "Model"
-    config = huggingface.vit_config(
-        spec, f"{kind}{suffix}", _type(spec), about.image_size, num_classes, names
-    ) | {
+    suffix = "ForImageClassification" if model.num_classes else "Model"
+    config = huggingface.vit_config(model, f"{kind}{suffix}", _type(spec)) | {
         "mlp_ratio": _mlp_ratio(spec),
         "use_swiglu_ffn": spec.mlp == "swiglu",
         "layerscale_value": spec.layer_scale,
@@ -164,7 +162,7 @@ def _documents(
     }
     if spec.registers:
         config["num_register_tokens"] = spec.registers
-    return huggingface.documents(config, about)
+    return huggingface.documents(config, model)
 
 
 DINOV2 = Format(
@@ -182,8 +180,6 @@ DINOV2 = Format(
 # --- DINOv3
 
 V3_TYPE = "dinov3_vit"  # model_type of config.json
-# transformers 5 still writes the first into files, but calls its modules by the second.
-LAYERS = ("layer", "model.layer")
 V3_REGISTERS = "embeddings.register_tokens"
 # Values of qkv_bias, by whether query, key and value have biases.
 QKV_BIASES = {
@@ -218,8 +214,8 @@ norm                       : norm
 
 
 @functools.cache
-def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout:
-    """The table for one of LAYERS and three fields of the model."""
+def v3_layout(qkv_bias: str, dense_bias: bool, gated: bool) -> Layout:
+    """The table for three fields of the model."""
     tables = ("patches : embeddings.patch_embeddings", _TOKENS_TABLE, _NORMS_TABLE, _V3_TABLE)
     absent = (
         *(() if qkv_bias == "all" else ("attention/qkv/bias",)),
@@ -227,10 +223,11 @@ def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layo
         *(() if dense_bias else ("out/bias", "gate/bias", "fc1/bias", "fc2/bias")),
         *(() if gated else ("gate/kernel", "gate/bias")),
     )
-    present = rules(*(table.replace("LAYERS", layers) for table in tables))
+    present = rules(*(table.replace("LAYERS", "layer") for table in tables))
     return Layout(
         "Hugging Face's DINOv3",
         tuple(rule for rule in present if not rule.ours.endswith(absent)),
+        prefixes=("", "model."),  # of layers, in the state_dict() of transformers 5
         ignored=(_MASK_TOKEN_PATTERN,),
         needed=(*_NEEDED, *(["qkv_bias"] if qkv_bias == "all" else [])),
     )
@@ -239,8 +236,7 @@ def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layo
 def _read_v3(opened: Opened) -> ExternalWeights:
     config = huggingface.with_defaults(opened, V3_CONFIG)
     fields = _v3_fields(config)
-    layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in opened.tensors)]
-    layout = v3_layout(layers, fields["qkv_bias"], fields["dense_bias"], fields["mlp"] != "mlp")
+    layout = v3_layout(fields["qkv_bias"], fields["dense_bias"], fields["mlp"] != "mlp")
     # A model without registers has an empty array of them.
     match = best([layout], {name: x for name, x in opened.tensors.items() if 0 not in x.shape})
     sizes = match.sizes
@@ -309,22 +305,19 @@ def _holds_v3(spec: Any, _: int) -> bool:
     )
 
 
-def _packed_v3(arrays: Tensors, spec: ViTSpec, _: int) -> Tensors:
+def _packed_v3(arrays: Tensors, model: ModelToWrite) -> Tensors:
     """Adds the arrays that a DINOv3ViTModel requires: a mask token, and registers, even 0."""
-    zeros = np.zeros((1, 1, spec.width), np.float32)
+    zeros = np.zeros((1, 1, model.spec.width), np.float32)
     return {MASK_TOKEN: from_array(zeros), V3_REGISTERS: from_array(zeros[:, :0]), **arrays}
 
 
-def _v3_documents(
-    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
-    if num_classes:
+def _v3_documents(model: ModelToWrite) -> Documents:
+    spec: ViTSpec = model.spec
+    if model.num_classes:
         cure = "Leave the head out: --head=drop."
-        external.lacks("Hugging Face's DINOv3", {"num_classes": num_classes}, cure)
+        external.lacks("Hugging Face's DINOv3", {"num_classes": model.num_classes}, cure)
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
-    config = huggingface.vit_config(
-        spec, "DINOv3ViTModel", V3_TYPE, about.image_size, num_classes, names
-    ) | {
+    config = huggingface.vit_config(model, "DINOv3ViTModel", V3_TYPE) | {
         "intermediate_size": spec.mlp_dim,
         "use_gated_mlp": spec.mlp != "mlp",
         "layerscale_value": spec.layer_scale,
@@ -339,7 +332,7 @@ def _v3_documents(
     }
     if spec.mlp == "swiglu":
         config["hidden_act"] = "silu"
-    return huggingface.documents(config, about)
+    return huggingface.documents(config, model)
 
 
 DINOV3 = Format(
@@ -348,7 +341,7 @@ DINOV3 = Format(
     needs_type=True,
     reads=_read_v3,
     holds=_holds_v3,
-    layout_for=lambda s: v3_layout(LAYERS[0], s.qkv_bias, s.dense_bias, s.mlp != "mlp"),
+    layout_for=lambda s: v3_layout(s.qkv_bias, s.dense_bias, s.mlp != "mlp"),
     documents=_v3_documents,
     packed=_packed_v3,
     states=("position_embedding", "rotary_base", "mlp", "qkv_bias", "dense_bias", "registers"),

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax import models
+from vit_jax.core.errors import UserError
 from vit_jax.models.vit import ROTARY, ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, ModelToWrite
 from vit_jax.weights.files import Tensors
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import timm
@@ -51,9 +51,8 @@ _PACK = Pack(".mlp.fc1.", (".mlp.fc1_g.", ".mlp.fc1_x."))
 
 @functools.cache
 def _layout(
-    *, qkv_bias: str, separate: bool, gated: bool, packed: bool, attention_norm: bool,
-    mlp_norm: bool, norm_branch: bool, mixed: bool, table: bool,
-) -> Layout:  # fmt: skip
+    *, qkv_bias: str, separate: bool, gated: bool, packed: bool, norm_branch: bool
+) -> Layout:
     """The table for these fields of a model, and for query, key and value in one array or three."""
     blocks = re.sub("scale.*", "", _BLOCKS) if norm_branch else _BLOCKS
     blocks = re.sub("norm([12]) ", r"scale\1 ", blocks) if norm_branch else blocks
@@ -61,19 +60,12 @@ def _layout(
         timm.PATCHES, timm.VIT_TABLE, timm.POSITIONS, blocks, _SEPARATE if separate else _JOINED,
         _GATED if gated else _MLP,
     )  # fmt: skip
-    absent = {
-        "attention/qkv/bias": qkv_bias != "all",
-        "attention/(query|value)_bias": qkv_bias != "query_value",
-        "attention/norm/": not attention_norm,
-        "block/mlp/norm/": not mlp_norm,
-        "frequencies": not mixed,
-        "positions/": not table,
-    }
-    without = re.compile("|".join(name for name, lacks in absent.items() if lacks))
+    kinds = {"all": "attention/(query|value)_bias", "query_value": "attention/qkv/bias"}
+    without = re.compile(kinds.get(qkv_bias, "attention/.*_bias|attention/qkv/bias"))
     return Layout(
         "timm's EVA",
         tuple(rule for rule in every if not without.search(rule.ours)),
-        optional=("patch_bias", "norm"),
+        optional=("patch_bias", "norm", "attention_norm", "mlp_norm", "frequencies", "positions"),
         packs=(_PACK,) if packed else (),
     )
 
@@ -113,9 +105,6 @@ _ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_\w+_lingbot", {"global_pool": "token"}),
     (r"vit_7b_", {"num_heads": 32}),
 )  # fmt: skip
-_REFUSED = {
-    r"vit_\w+_sapiens2": "a LayerScale for attention alone, and fewer keys and values than queries",
-}
 _HEAD_SIZE = 64  # of architectures without a number of heads
 # rope_type, rope_grid_indexing and rope_rotate_half -> fields.
 _ROTARY: dict[tuple[str, str, bool], dict[str, Any]] = {
@@ -174,11 +163,15 @@ def _rotary(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _read(opened: Opened) -> ExternalWeights:
     config = opened.entries
     name = str(config.get("architecture", ""))
-    if not timm.EVA.match(name):
-        raise MisfitError([])
-    timm.check_architecture(name, _REFUSED)
     tensors = opened.tensors
     has = lambda *ends: any(re.search(rf"blocks\.0\.({'|'.join(ends)})$", x) for x in tensors)
+    if not timm.EVA.match(name):
+        is_beit = any("relative_position" in x for x in tensors)
+        its = has("attn.q_bias", "attn.q_proj.weight", "gamma_1") or "rope.freqs" in tensors
+        if its and not is_beit and not {"architecture", "model_type"} & config.keys():
+            rule = "It has blocks of EVA's kind, whose positions no array shows."
+            raise UserError(rule, cure="Put timm's config.json beside it, with its architecture.")
+        raise MisfitError([])
     first, last = (_shape(tensors, f".mlp.{x}.weight") for x in ("fc1", "fc2"))
     packed = first is not None and last is not None and first[0] == 2 * last[1]
     biases = {"all": ("qkv.bias", "k_proj.bias"), "query_value": ("q_bias", "q_proj.bias")}
@@ -187,11 +180,7 @@ def _read(opened: Opened) -> ExternalWeights:
         separate=has("attn.q_proj.weight"),
         gated=packed or has("mlp.fc1_g.weight"),
         packed=packed,
-        attention_norm=has("attn.norm.weight"),
-        mlp_norm=has("mlp.norm.weight"),
         norm_branch=_is_post_norm(config, name),
-        mixed=any(x.endswith("rope.freqs") for x in tensors),
-        table=any(x.endswith("pos_embed") for x in tensors),
     )
     match = best([layout], tensors)
     arguments = _arguments(config, match)
@@ -238,8 +227,6 @@ def _fields(arguments: Mapping[str, Any], match: Match) -> dict[str, Any]:
         "gelu": "exact",
         "mlp": "swiglu" if "mlp/gate/kernel" in names else "mlp",
         "qkv_bias": next((x for x, name in biases.items() if name in names), "none"),
-        "attention_norm": "attention/norm/scale" in names,
-        "mlp_norm": "mlp/norm/scale" in names,
         "norm_branch": external.flag(arguments, "use_post_norm"),
         "registers": match.sizes.get("R", 0),
         **pooling,
@@ -267,11 +254,7 @@ def _layout_for(spec: ViTSpec) -> Layout:
         separate=spec.mlp_norm,
         gated=gated,
         packed=gated and not _is_apart(spec),
-        attention_norm=spec.attention_norm,
-        mlp_norm=spec.mlp_norm,
         norm_branch=spec.norm_branch,
-        mixed=spec.position_embedding == "rotary_mixed",
-        table=spec.position_embedding == "learned_1d" or spec.absolute_positions,
     )
 
 
@@ -280,9 +263,8 @@ def _is_apart(spec: ViTSpec) -> bool:
     return spec.mlp_norm or spec.position_embedding == "rotary_2d"
 
 
-def _documents(
-    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
+def _documents(model: ModelToWrite) -> Documents:
+    spec: ViTSpec = model.spec
     computed = {"pre_logits": (False,), "gelu": ("exact",), "mlp": ("mlp", "swiglu")}
     computed |= {"pool_prefix": (spec.pool == "map",)}
     if other := {x: getattr(spec, x) for x, its in computed.items() if getattr(spec, x) not in its}:
@@ -292,11 +274,7 @@ def _documents(
     rope = next((its for its, ours in _ROTARY.items() if ours == kind), None)
     rope_type, indexing, half = rope or ("cat", "ij", False)
     arguments: dict[str, Any] = {
-        "img_size": list(about.image_size),
-        "patch_size": spec.patch_size,
-        "embed_dim": spec.width,
-        "depth": spec.depth,
-        "num_heads": spec.num_heads,
+        **timm.size_arguments(model),
         "mlp_ratio": timm.ratio(spec.mlp_dim, spec.width),
         "qkv_bias": spec.qkv_bias != "none",
         "qkv_fused": not spec.mlp_norm,
@@ -305,10 +283,7 @@ def _documents(
         "swiglu_align_to": int(spec.mlp == "swiglu" and _is_apart(spec)),
         "scale_mlp": spec.mlp_norm,
         "scale_attn_inner": spec.attention_norm,
-        "init_values": spec.layer_scale or None,
-        "class_token": spec.has_class_token,
         "num_reg_tokens": spec.registers,
-        "no_embed_class": spec.registers > 0,
         "use_abs_pos_emb": spec.absolute_positions or rope is None,
         "use_rot_pos_emb": rope is not None,
         "rope_type": rope_type,
@@ -317,7 +292,6 @@ def _documents(
         "rope_grid_indexing": indexing,
         "rope_rotate_half": half,
         "ref_feat_shape": [spec.rotary_grid] * 2 if spec.rotary_grid else None,
-        "global_pool": timm.POOLS[spec.pool],
         "use_post_norm": spec.norm_branch,
         "use_pre_transformer_norm": spec.pre_norm,
         "use_post_transformer_norm": spec.final_norm == "tokens",
@@ -325,15 +299,8 @@ def _documents(
         "attn_pool_num_heads": spec.pool_heads,
         "attn_pool_mlp_ratio": timm.ratio(spec.pool_mlp_dim or spec.mlp_dim, spec.width),
     }
-    config = {
-        "architecture": _WRITTEN[spec.norm_epsilon],
-        "num_classes": num_classes,
-        "num_features": spec.width,
-        "global_pool": timm.POOLS[spec.pool],
-        "model_args": arguments,
-        "pretrained_cfg": timm.pretrained_cfg(num_classes, about),
-        **({"label_names": list(names)} if names else {}),
-    }
+    config = timm.config_of(_WRITTEN[spec.norm_epsilon], model, arguments)
+    config |= {"num_features": spec.width, "global_pool": timm.POOLS[spec.pool]}
     return {"config.json": config}
 
 

@@ -15,7 +15,7 @@ from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, ModelToWrite
 from vit_jax.weights.files import listed
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import best
@@ -159,9 +159,9 @@ def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
     return _RELEASED if spec.pool == "cls" else BIG_VISION
 
 
-def _documents(spec: Any, _: int, __: ClassNames, about: models.Preprocess) -> Documents:
+def _documents(model: ModelToWrite) -> Documents:
     """No documents: the format has none. UserError for images that no square of patches covers."""
-    height, width = about.image_size
+    spec, (height, width) = model.spec, model.preprocess.image_size
     if height != width or (getattr(spec, "crop_to_patches", False) and height % spec.patch_size):
         cure = "Images are squares of whole patches: give --image_size."
         external.lacks("Google's .npz", {"image_size": f"{height} x {width}"}, cure)

@@ -17,24 +17,29 @@ sqrt(variance + 1e-8).
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from vit_jax import models
 from vit_jax.core.class_names import placeholder
 from vit_jax.models.bit import BiTSpec
-from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.norm import GROUPS
 from vit_jax.models.layers.resnet import EXPANSION
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.external import (
+    ClassNames,
+    Documents,
+    ExternalWeights,
+    Format,
+    ModelToWrite,
+)
 from vit_jax.weights.files import Tensor, Tensors
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface_processors
-from vit_jax.weights.match import Match, best, part
+from vit_jax.weights.match import Match, best
 from vit_jax.weights.tables import Layout, rules
 
 # The starts of the names of classifiers.
@@ -78,49 +83,37 @@ head               : cls_classifier
 distillation_head  : distillation_classifier
 """
 _DEIT_REGISTER = "registers : embeddings.distillation_token : 1 *"
-# transformers 5 still writes the names above into files, but has renamed its modules.
-_RENAMED = {
-    "encoder.layer": "layers",
-    "attention.attention.[query key value]": "attention.[q_proj k_proj v_proj]",
-    "attention.output.dense": "attention.o_proj",
-    "intermediate.dense": "mlp.fc1",
-    "output.dense": "mlp.fc2",
+# Modules of transformers 5 -> their names in files, which it still writes.
+IN_FILES = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
 }
 
 
-def _layouts(
-    title: str, prefix: str, *tables: str, needed: tuple[str, ...] = ()
-) -> tuple[Layout, Layout]:
-    renamed = _TABLE
-    for old, new in _RENAMED.items():
-        renamed = renamed.replace(old, new)
-    titles = (
+def _layout(title: str, prefix: str, *tables: str, needed: tuple[str, ...] = ()) -> Layout:
+    return Layout(
         f"Hugging Face's {title}",
-        f"the state_dict() of Hugging Face's {title} since transformers 5",
+        rules(_TABLE, *tables),
+        prefixes=("", prefix),
+        # Further parts of masked image modelling and of MAE.
+        ignored=(r"embeddings\.mask_token", r"decoder\..*"),
+        needed=needed,
     )
-    of_files, of_modules = (
-        Layout(
-            its,
-            rules(names, *tables),
-            prefixes=("", prefix),
-            # Further parts of masked image modelling and of MAE.
-            ignored=(r"embeddings\.mask_token", r"decoder\..*"),
-            needed=needed,
-        )
-        for its, names in zip(titles, (_TABLE, renamed), strict=True)
-    )
-    return of_files, of_modules
 
 
-_VIT = _layouts("ViT", "vit.", _HEAD, _CLS, _POOLER, needed=("cls",))
+_VIT = (_layout("ViT", "vit.", _HEAD, _CLS, _POOLER, needed=("cls",)),)
 LAYOUTS = {
     "vit": _VIT,
     "vit_mae": _VIT,
     "vit_msn": _VIT,
-    "ijepa": _layouts("I-JEPA", "ijepa.", _HEAD),
+    "ijepa": (_layout("I-JEPA", "ijepa.", _HEAD),),
     "deit": (
-        *_layouts("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
-        *_layouts(
+        _layout("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
+        _layout(
             "DeiT with a head or pooler of the class token",
             "deit.", _HEAD, _CLS, _POOLER, _DEIT_REGISTER, needed=("cls", "registers"),
         ),
@@ -128,10 +121,20 @@ LAYOUTS = {
 }  # fmt: skip
 
 
+def _as_in_files(tensors: Tensors) -> Tensors:
+    """Arrays by the names that files have, those of a state_dict() too."""
+
+    def renamed(layer: re.Match) -> str:
+        return f"encoder.layer.{layer[1]}.{IN_FILES.get(layer[2], layer[2])}."
+
+    of_layers = re.compile(r"(?<!encoder\.)\blayers\.(\d+)\.(.*)\.(?=\w+$)")
+    return {of_layers.sub(renamed, name): x for name, x in tensors.items()}
+
+
 def _read(opened: Opened) -> ExternalWeights:
     kind = opened.entries.get("model_type")
     layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
-    read, notes = _without_pooler(opened.tensors)
+    read, notes = _without_pooler(_as_in_files(opened.tensors))
     if kind == "vit_msn":  # transformers 5 writes the prefix at some names alone
         read = {name.removeprefix("vit."): x for name, x in read.items()}
     match = best(layouts, read)
@@ -172,19 +175,19 @@ def _type(spec: ViTSpec) -> str:
     return "ijepa" if spec.pool == "avg" else "vit"
 
 
-def _documents(
-    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
-    layer_follows = spec.pre_logits and (num_classes or spec.pool == "avg")
+def _documents(model: ModelToWrite) -> Documents:
+    spec: ViTSpec = model.spec
+    layer_follows = spec.pre_logits and (model.num_classes or spec.pool == "avg")
     if spec.pool not in ("cls", "avg") or layer_follows:
-        fields = {"pool": spec.pool, "pre_logits": spec.pre_logits, "num_classes": num_classes}
+        fields = {"pool": spec.pool, "pre_logits": spec.pre_logits}
+        fields["num_classes"] = model.num_classes
         external.lacks("Hugging Face's ViT", fields)
     kind = _type(spec)
     architecture = {"vit": "ViT", "ijepa": "IJepa", "deit": "DeiT"}[kind]
-    architecture += "ForImageClassification" if num_classes else "Model"
-    if spec.distillation_token and num_classes:
+    architecture += "ForImageClassification" if model.num_classes else "Model"
+    if spec.distillation_token and model.num_classes:
         architecture += "WithTeacher"
-    config = vit_config(spec, architecture, kind, about.image_size, num_classes, names) | {
+    config = vit_config(model, architecture, kind) | {
         "intermediate_size": spec.mlp_dim,
         "qkv_bias": spec.qkv_bias == "all",
         "hidden_dropout_prob": 0.0,
@@ -192,7 +195,7 @@ def _documents(
     }
     if not spec.distillation_token:
         config |= {"pooler_act": "tanh", "pooler_output_size": spec.width}
-    return documents(config, about)
+    return documents(config, model)
 
 
 def with_prefix(prefix: str, tensors: Tensors, num_classes: int) -> Tensors:
@@ -209,11 +212,11 @@ FORMAT = Format(
     holds=lambda spec, _: type(spec) is ViTSpec,
     layout_for=lambda spec: LAYOUTS[_type(spec)][0],
     documents=_documents,
-    packed=lambda tensors, spec, num_classes: with_prefix(f"{_type(spec)}.", tensors, num_classes),
+    packed=lambda tensors, model: with_prefix(f"{_type(model.spec)}.", tensors, model.num_classes),
 )
 
 
-def _with_register_position(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+def _with_register_position(tensors: Tensors, model: ModelToWrite) -> Tensors:
     """Arrays with a row of zeros for the register, which has its position in itself."""
     name = "embeddings.position_embeddings"
     table = tensors[name]
@@ -221,7 +224,7 @@ def _with_register_position(tensors: Tensors, spec: ViTSpec, num_classes: int) -
     longer = Tensor(
         (1, rows + 1, width), table.dtype, lambda: np.insert(table.read(), 1, 0, axis=1)
     )
-    return with_prefix("deit.", {**tensors, name: longer}, num_classes)
+    return with_prefix("deit.", {**tensors, name: longer}, model.num_classes)
 
 
 DEIT = dataclasses.replace(
@@ -235,7 +238,7 @@ DEIT = dataclasses.replace(
         and spec.pool == "cls"
         and bool(num_classes or spec.pre_logits)
     ),
-    layout_for=lambda _: LAYOUTS["deit"][2],
+    layout_for=lambda _: LAYOUTS["deit"][1],
     packed=_with_register_position,
     states=("registers",),
 )
@@ -266,7 +269,7 @@ def check_head(opened: Opened, match: Match) -> None:
     named = [x for x in stated if "ForImageClassification" in str(x)]
     if not named or match.has("head") or config.get("num_labels") == 0:
         return
-    lost = [n for r in match.layout.rules if part(r.ours).endswith("head") for n in r.names]
+    lost = [n for r in match.layout.rules if r.ours.split("/")[0].endswith("head") for n in r.names]
     kind = str(named[0]).partition("For")[0]
     why = f"lacks {', '.join(lost)}: get those files, or state {kind}Model"
     external.refuse({"architectures": named[0]}, why)
@@ -299,16 +302,9 @@ def class_names(config: Mapping[str, Any], match: Match) -> ClassNames:
     return external.class_names("id2label", labels, match.sizes.get("C", 0))
 
 
-def vit_config(
-    spec: ViTSpec,
-    architecture: str,
-    model_type: str,
-    size: tuple[int, int],
-    num_classes: int,
-    names: ClassNames,
-) -> dict[str, Any]:
-    """Entries of config.json that all of Hugging Face's ViTs have, for images of this size."""
-    height, width = size
+def vit_config(model: ModelToWrite, architecture: str, model_type: str) -> dict[str, Any]:
+    """Entries of config.json that all of Hugging Face's ViTs have."""
+    spec, (height, width) = model.spec, model.preprocess.image_size
     return {
         "architectures": [architecture],
         "model_type": model_type,
@@ -321,17 +317,17 @@ def vit_config(
         "patch_size": spec.patch_size,
         "num_channels": 3,
         "torch_dtype": "float32",
-        **labels(spec, num_classes, names),
+        **labels(model),
     }
 
 
-def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, Any]:
+def labels(model: ModelToWrite) -> dict[str, Any]:
     """Entries of config.json about classes; none for a model without a head."""
-    if not num_classes:
+    if not model.num_classes:
         return {}
-    names = names or tuple(map(placeholder, range(num_classes)))
-    word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
-    if num_classes == 1 and word == "single":
+    names = model.class_names or tuple(map(placeholder, range(model.num_classes)))
+    word = next(word for word, value in _KINDS.items() if value == model.spec.probabilities)
+    if model.num_classes == 1 and word == "single":
         external.lacks("Hugging Face", {"num_classes": 1, "probabilities": "softmax"})
     return {
         **({"problem_type": f"{word}_label_classification"} if word == "multi" else {}),
@@ -340,9 +336,10 @@ def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, An
     }
 
 
-def documents(config: dict[str, Any], about: models.Preprocess) -> Documents:
+def documents(config: dict[str, Any], model: ModelToWrite) -> Documents:
     """config.json and preprocessor_config.json."""
-    return {"config.json": config, huggingface_processors.FILE: huggingface_processors.write(about)}
+    processor = huggingface_processors.write(model.preprocess)
+    return {"config.json": config, huggingface_processors.FILE: processor}
 
 
 # --- BiT
@@ -411,11 +408,10 @@ def _read_bit(opened: Opened) -> ExternalWeights:
     )
 
 
-def _bit_documents(
-    spec: BiTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
+def _bit_documents(model: ModelToWrite) -> Documents:
+    spec: BiTSpec = model.spec
     config = {
-        "architectures": ["BitForImageClassification" if num_classes else "BitModel"],
+        "architectures": ["BitForImageClassification" if model.num_classes else "BitModel"],
         "model_type": "bit",
         **_BIT_CONFIG,
         "embedding_size": spec.root_width,
@@ -423,9 +419,9 @@ def _bit_documents(
         "depths": list(spec.units),
         "output_stride": max(32, spec.map_stride),
         "torch_dtype": "float32",
-        **labels(spec, num_classes, names),
+        **labels(model),
     }
-    files = documents(config, about)
+    files = documents(config, model)
     files[huggingface_processors.FILE]["image_processor_type"] = "BitImageProcessor"
     return files
 
@@ -437,5 +433,5 @@ BIT = Format(
     holds=lambda spec, _: type(spec) is BiTSpec,
     layout_for=lambda _: _BIT,
     documents=_bit_documents,
-    packed=lambda tensors, _, num_classes: with_prefix("bit.", tensors, num_classes),
+    packed=lambda tensors, model: with_prefix("bit.", tensors, model.num_classes),
 )

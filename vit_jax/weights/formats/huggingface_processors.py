@@ -5,7 +5,7 @@ null switches a step off.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import nearest
@@ -14,18 +14,6 @@ from vit_jax.weights.files.detect_format import Opened
 
 FILE = "preprocessor_config.json"
 Pair = tuple[int, int]
-
-
-class Steps(NamedTuple):
-    """The steps that change an image's size: as in models.Preprocess."""
-
-    resize: Pair | int | None
-    crop: Pair | None = None
-
-    @property
-    def output(self) -> Pair | None:
-        """(height, width) of every prepared image; None if it depends on the image."""
-        return self.crop or (None if isinstance(self.resize, int) else self.resize)
 
 
 _BILINEAR, _BICUBIC = (models.INTERPOLATIONS.index(x) for x in ("bilinear", "bicubic"))
@@ -94,25 +82,27 @@ def read(opened: Opened, image_size: Pair, *, any_size: bool = False) -> models.
         key: x for key, x in opened.preprocessor.items() if x is not None or key not in _NEEDED
     }
     values["size"] = list(image_size) if values["size"] is None else values["size"]
-    steps = _steps(values)
+    resize = _size(values) if _flag(values, "do_resize") else None
+    crop = _crop(values, resize) if _flag(values, "do_center_crop") else None
+    # That of every prepared image; None where it depends on the image.
+    output = crop or (None if isinstance(resize, int) else resize)
     pad = _without_nulls(values.get("pad_size")) if values.get("do_pad") else None
-    sized = steps.output or not isinstance(steps.resize, int)
     if (
-        (pad is not None and external.sides("pad_size", pad) != steps.output)
-        or (any_size and not sized)
-        or (not any_size and steps.output not in (None, image_size))
+        (pad is not None and external.sides("pad_size", pad) != output)
+        or (any_size and output is None and isinstance(resize, int))
+        or (not any_size and output not in (None, image_size))
     ):
         sizes = {key: values.get(key) for key in ("size", "crop_size", "pad_size")}
         external.refuse(sizes, f"do not give image_size={_times(image_size)}", FILE)
     mean, std = _numbers(values)
     return models.Preprocess(
-        steps.output or image_size,
-        steps.resize,
-        steps.crop,
+        output or image_size,
+        resize,
+        crop,
         mean,
         std,
         _interpolation(values["resample"]) if values["do_resize"] else "bilinear",
-        longer="down" if isinstance(steps.resize, int) else "nearest",
+        longer="down" if isinstance(resize, int) else "nearest",
     )
 
 
@@ -133,21 +123,16 @@ def _default_values(opened: Opened) -> dict[str, Any]:
     return PROCESSORS[name]
 
 
-def _steps(values: Mapping[str, Any]) -> Steps:
-    steps = Steps(None)
-    if _flag(values, "do_resize"):
-        steps = Steps(_size(values))
-    if _flag(values, "do_center_crop"):
-        crop = _without_nulls(values["crop_size"])
-        if isinstance(crop, Mapping) and crop.keys() != {"height", "width"}:
-            crop = str(crop)
-        steps = steps._replace(crop=external.sides("crop_size", crop))
-    if steps.crop and steps.resize:
-        whole = steps.resize if isinstance(steps.resize, tuple) else (steps.resize, steps.resize)
-        if any(c > r for c, r in zip(steps.crop, whole, strict=True)):
-            sizes = {"crop_size": _times(steps.crop), "size": values["size"]}
-            external.refuse(sizes, "would have black borders", FILE)
-    return steps
+def _crop(values: Mapping[str, Any], resize: Pair | int | None) -> Pair:
+    crop = _without_nulls(values["crop_size"])
+    if isinstance(crop, Mapping) and crop.keys() != {"height", "width"}:
+        crop = str(crop)
+    crop = external.sides("crop_size", crop)
+    whole = resize if isinstance(resize, tuple) else (resize or max(crop),) * 2
+    if any(c > r for c, r in zip(crop, whole, strict=True)):
+        sizes = {"crop_size": _times(crop), "size": values["size"]}
+        external.refuse(sizes, "would have black borders", FILE)
+    return crop
 
 
 def _size(values: Mapping[str, Any]) -> Pair | int:

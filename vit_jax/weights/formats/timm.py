@@ -23,7 +23,13 @@ from vit_jax.models.efficientnet import SQUEEZE, STAGES, EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.external import (
+    ClassNames,
+    Documents,
+    ExternalWeights,
+    Format,
+    ModelToWrite,
+)
 from vit_jax.weights.files import Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match, MisfitError, best
@@ -67,7 +73,7 @@ mlp/fc2  : blocks.{}.mlp.fc2
 )
 _PARALLEL_BLOCKS = """
 norm1                      : blocks.{}.in_norm
-attention/qkv              : blocks.{}.attn.qkv
+attention/qkv/kernel       : blocks.{}.attn.qkv.weight
 attention/query_norm/scale : blocks.{}.q_norm.weight
 attention/key_norm/scale   : blocks.{}.k_norm.weight
 attention/out              : blocks.{}.attn_out_proj
@@ -152,13 +158,6 @@ def _efficientnet_axes() -> dict[str, str]:
 
 
 _COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
-# What the arrays of a ViT's blocks are for.
-_USUAL = {
-    "mlp": "mlp", "norm": "layer", "parallel": False, "qk_norm": False, "norm_branch": False,
-    "attention_norm": False, "mlp_norm": False,
-}  # fmt: skip
-
-
 _BEIT_TABLE = """
 blocks/block/positions/offsets_2d : blocks.{}.attn.relative_position_bias_table
 norm[1 2]                         : blocks.{}.norm[1 2]
@@ -170,47 +169,36 @@ mlp/fc[1 2]                       : blocks.{}.mlp.fc[1 2]
 """
 _RELPOS_TABLE = "blocks/block/positions/fc[1 2] : blocks.{}.attn.rel_pos.mlp.fc[1 2]"
 _SHARED_RELPOS_TABLE = "positions/fc[1 2] : shared_rel_pos.mlp.fc[1 2]"
-_RMS_HAS_NO = r"(?!pooling/).*norm[12]?/bias"
+# What the arrays of a ViT's blocks are for.
+_USUAL: dict[str, Any] = {"mlp": "mlp", "parallel": False, "norm_branch": False}
 
 
-def _vit(
-    title: str, *tables: str, packs: tuple[Pack, ...] = (), without: str = "(?!)", **computes: Any
-) -> Layout:
-    """A layout of ViTs `without` some parameters, for the fields that differ from `_USUAL`."""
-    every = rules(PATCHES, VIT_TABLE, *tables)
+def _vit(title: str, *tables: str, packs: tuple[Pack, ...] = (), **computes: Any) -> Layout:
+    """A layout of ViTs, for the fields that differ from `_USUAL`."""
     return Layout(
         title,
-        tuple(rule for rule in every if not re.fullmatch(without, rule.ours)),
+        rules(PATCHES, VIT_TABLE, *tables),
         computes=_USUAL | computes,
-        optional=("patch_bias", "dense_bias", "norm"),
+        optional=("patch_bias", "dense_bias", "norm", "norm_bias", "attention_norm", "mlp_norm"),
         packs=packs,
     )
 
 
 _NORM_BRANCH_BLOCKS = re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", BLOCKS))
-VIT = _vit("timm's ViT", POSITIONS, BLOCKS)
-_SUB_NORMS = _vit(
-    "timm's BEiT-3",
-    *(POSITIONS, BLOCKS, "attention/norm : blocks.{}.attn.norm\nmlp/norm : blocks.{}.mlp.norm"),
-    attention_norm=True,
-    mlp_norm=True,
-)
-_RMS = _vit("timm's ViT with RMS norms", POSITIONS, BLOCKS, without=_RMS_HAS_NO, norm="rms")
+_SUB_NORMS = "attention/norm : blocks.{}.attn.norm\nmlp/norm : blocks.{}.mlp.norm"
+VIT = _vit("timm's ViT", POSITIONS, BLOCKS, _SUB_NORMS)
 _GATED = _vit(
     "timm's ViT with SwiGLU",
     *(POSITIONS, GATED_BLOCKS),
     packs=(Pack(".mlp.fc1.", (".mlp.fc1_g.", ".mlp.fc1_x.")),),
     mlp="swiglu",
 )
-_GATED_RMS = _vit(
-    "timm's AIMv2", *(POSITIONS, GATED_BLOCKS), without=_RMS_HAS_NO, mlp="swiglu", norm="rms"
-)
+# That of AIMv2 is written in two arrays.
+_GATED_RMS = dataclasses.replace(_GATED, packs=(), computes={**_GATED.computes, "norm": "rms"})
 _PARALLEL = _vit(
     "timm's ViT of parallel blocks",
     *(POSITIONS, _PARALLEL_BLOCKS),
     packs=(Pack(".in_proj.", (".mlp.fc1.", ".attn.qkv."), widths=(3,)),),
-    without=rf"{_RMS_HAS_NO}|.*qkv/bias",
-    norm="rms",
     parallel=True,
     qk_norm=True,
 )
@@ -233,10 +221,11 @@ _RELPOS_NORM_BRANCH = _vit(
 )
 _RELATIVE = (_BEIT, _SHARED_RELPOS, _RELPOS, _RELPOS_NORM_BRANCH)
 _NORM_BRANCHES = (_NORM_BRANCH, _RELPOS_NORM_BRANCH)
-VITS = (VIT, _SUB_NORMS, _RMS, _GATED, _GATED_RMS, _PARALLEL, _BEIT, _RELPOS, _SHARED_RELPOS)
-_DISTILLED = Layout(
-    "timm's distilled DeiT",
-    VIT.rules + rules(_DISTILLED_TABLE),
+VITS = (VIT, _GATED, _PARALLEL, _BEIT, _RELPOS, _SHARED_RELPOS)
+_DISTILLED = dataclasses.replace(
+    VIT,
+    title="timm's distilled DeiT",
+    rules=VIT.rules + rules(_DISTILLED_TABLE),
     needed=("cls", "distillation_token"),
 )
 _HYBRID = Layout(
@@ -272,9 +261,7 @@ _QUICK = re.compile(r"vit_.*quickgelu.*")
 _RPN = re.compile(r"vit_.*_rpn_")
 _WIDE_EPSILON = re.compile(r"vit_.*_clip_|beit3_|aimv2_")  # 1e-5 in layer norms
 # Architectures of its eva.py, which formats/eva.py reads.
-EVA = re.compile(
-    r"eva_giant|eva02_|vit_pe_|vit_\w+_(dinov3|lingbot|sapiens2)|vit_[a-z]+_patch16_rope_"
-)
+EVA = re.compile(r"eva_giant|eva02_|vit_pe_|vit_\w+_(dinov3|lingbot)|vit_[a-z]+_patch16_rope_")
 # Architectures that cannot be computed here, and what it is that they have.
 _REFUSED = {
     r"vit_d(wee|little|pwee)": "attention whose weights are the difference of two",
@@ -284,6 +271,7 @@ _REFUSED = {
     r"samvit_": "attention within windows",
     r"naflexvit_": "patches of images of any shape (NaFlex), under other names",
     r"vit_\w+_mci_": "patches embedded by several convolutions",
+    r"vit_\w+_sapiens2": "a LayerScale for attention alone, and fewer keys and values than queries",
 }
 # Heads of architectures, by the first pattern that their name begins with.
 _HEADS = tuple(
@@ -327,7 +315,8 @@ POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
 # Architectures whose other arguments a config.json can state, by the fields that it cannot.
 _OF_ARCHITECTURE = {
-    **_USUAL, "norm_epsilon": 1e-6, "dense_bias": True, "patch_norm": False, "pre_logits": False,
+    **_USUAL, "norm": "layer", "norm_epsilon": 1e-6, "qk_norm": False, "attention_norm": False,
+    "mlp_norm": False, "dense_bias": True, "patch_norm": False, "pre_logits": False,
 }  # fmt: skip
 _OF_ARGUMENTS = (
     "class_token", "patch_bias", "pre_norm", "final_norm", "pool_prefix", "position_embedding",
@@ -380,9 +369,11 @@ def _read(opened: Opened) -> ExternalWeights:
         config = config | {"pretrained_cfg": config, "label_names": config.get("labels")}
         opened = dataclasses.replace(opened, config=config)
     name = str(config.get("architecture", ""))
+    for names, reason in _REFUSED.items():
+        if re.match(names, name):
+            external.refuse({"architecture": name}, f"has {reason}")
     if EVA.match(name):
         raise MisfitError([])
-    check_architecture(name, _REFUSED)
     vits = _NORM_BRANCHES if _RPN.match(name) else VITS
     layouts = (_EFFICIENTNET, *vits, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
@@ -415,13 +406,6 @@ def _read(opened: Opened) -> ExternalWeights:
         class_names=class_names(config, match.sizes.get("C", 0)),
         assumed=_assumed(config),
     )
-
-
-def check_architecture(name: str, refused: Mapping[str, str]) -> None:
-    """UserError for an architecture that cannot be computed here."""
-    for names, reason in refused.items():
-        if re.match(names, name):
-            external.refuse({"architecture": name}, f"has {reason}")
 
 
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -601,17 +585,13 @@ def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 # --- writing
 
 
-def _documents(
-    spec: Any, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
-    make = _vit_config if isinstance(spec, ViTSpec) else _cnn_config
-    config = (_hybrid_config if isinstance(spec, HybridSpec) else make)(spec, num_classes, about)
-    if names:
-        config["label_names"] = list(names)
-    return {"config.json": config}
+def _documents(model: ModelToWrite) -> Documents:
+    make = _vit_config if isinstance(model.spec, ViTSpec) else _cnn_config
+    return {"config.json": (_hybrid_config if isinstance(model.spec, HybridSpec) else make)(model)}
 
 
-def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def _vit_config(model: ModelToWrite) -> dict[str, Any]:
+    spec: ViTSpec = model.spec
     fixed = {name: getattr(spec, name) for name in _OF_ARCHITECTURE}
     architecture = next((its for its, same in _ARCHITECTURES.items() if same == fixed), None)
     silu_pools = spec.mlp != "mlp" and spec.pool == "map"
@@ -621,21 +601,12 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
     if architecture is None or other:
         others = ("patch_bias", "pre_norm", "pool", "position_embedding", "position_place")
         external.lacks("timm", fixed | {name: getattr(spec, name) for name in others})
-    height, width = about.image_size
     arguments: dict[str, Any] = {
-        "img_size": [height, width],
-        "patch_size": spec.patch_size,
-        "embed_dim": spec.width,
-        "depth": spec.depth,
-        "num_heads": spec.num_heads,
+        **size_arguments(model),
         "qkv_bias": spec.qkv_bias == "all",
         "mlp_ratio": ratio(spec.mlp_dim * (2 if layout is _GATED else 1), spec.width),
-        "class_token": spec.has_class_token,
         "reg_tokens": spec.registers,
-        "no_embed_class": spec.registers > 0,
-        "global_pool": POOLS[spec.pool],
         "fc_norm": spec.final_norm == "features",
-        "init_values": spec.layer_scale or None,
         "act_layer": "silu"
         if spec.mlp == "swiglu"
         else next(theirs for theirs, ours in _GELUS.items() if ours == spec.gelu),
@@ -651,17 +622,41 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         arguments["pool_include_prefix"] = spec.pool_prefix
     if layout in _RELATIVE:
         architecture, arguments = _relative_arguments(spec, layout, arguments)
-    distilled = spec.distillation_token
-    about_images = pretrained_cfg(num_classes, about)
+    if spec.distillation_token:
+        architecture = "deit_base_distilled_patch16_224"
+    # All fields of an architecture are overridden by model_args.
+    config = config_of(str(architecture), model, arguments)
+    if spec.distillation_token:
+        config["pretrained_cfg"]["classifier"] = ["head", "head_dist"]
+    return config | {"num_features": spec.width, "global_pool": POOLS[spec.pool]}
+
+
+def size_arguments(model: ModelToWrite) -> dict[str, Any]:
+    """Arguments that all of timm's ViTs have by the same names."""
+    spec: ViTSpec = model.spec
     return {
-        # All fields of an architecture are overridden by model_args.
-        "architecture": "deit_base_distilled_patch16_224" if distilled else architecture,
-        "num_classes": num_classes,
-        "num_features": spec.width,
+        "img_size": list(model.preprocess.image_size),
+        "patch_size": spec.patch_size,
+        "embed_dim": spec.width,
+        "depth": spec.depth,
+        "num_heads": spec.num_heads,
+        "class_token": spec.has_class_token,
+        "no_embed_class": spec.registers > 0,
         "global_pool": POOLS[spec.pool],
-        "model_args": arguments,
-        "pretrained_cfg": about_images
-        | ({"classifier": ["head", "head_dist"]} if distilled else {}),
+        "init_values": spec.layer_scale or None,
+    }
+
+
+def config_of(
+    architecture: str, model: ModelToWrite, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Entries of config.json that all of timm's models have."""
+    return {
+        "architecture": architecture,
+        "num_classes": model.num_classes,
+        **({"model_args": arguments} if arguments else {}),
+        "pretrained_cfg": pretrained_cfg(model.num_classes, model.preprocess),
+        **({"label_names": list(model.class_names)} if model.class_names else {}),
     }
 
 
@@ -734,9 +729,8 @@ def _has(spec: Any, fields: Mapping[str, Any]) -> bool:
     return all(getattr(spec, name) == value for name, value in fields.items())
 
 
-def _cnn_config(
-    spec: BiTSpec | EfficientNetSpec, num_classes: int, about: models.Preprocess
-) -> dict[str, Any]:
+def _cnn_config(model: ModelToWrite) -> dict[str, Any]:
+    spec: BiTSpec | EfficientNetSpec = model.spec
     arguments: dict[str, Any] = {}
     if isinstance(spec, BiTSpec):
         architecture = _architecture(spec, _BITS, "units", "root_width")
@@ -746,21 +740,16 @@ def _cnn_config(
         architecture = ("tf_" if spec.padding == "same" else "") + architecture
         layers = {"first_conv": "conv_stem", "classifier": "classifier"}
         if spec.batch_norm_epsilon != _EPSILONS[spec.padding]:
-            arguments = {"model_args": {"bn_eps": spec.batch_norm_epsilon}}
-    images = pretrained_cfg(num_classes, about) | {"fixed_input_size": False} | layers
-    return {
-        "architecture": architecture,
-        "num_classes": num_classes,
-        "num_features": spec.map_channels,
-        "global_pool": "avg",
-        "pretrained_cfg": images,
-        **arguments,
-    }
+            arguments = {"bn_eps": spec.batch_norm_epsilon}
+    config = config_of(architecture, model, arguments)
+    config["pretrained_cfg"] |= {"fixed_input_size": False} | layers
+    return config | {"num_features": spec.map_channels, "global_pool": "avg"}
 
 
-def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def _hybrid_config(model: ModelToWrite) -> dict[str, Any]:
+    spec: HybridSpec = model.spec
     name = _architecture(spec, _HYBRIDS, "units", "map_patch_size", "root_width")
-    config = _vit_config(spec, num_classes, about)
+    config = _vit_config(model)
     config["architecture"] = name
     config["model_args"]["patch_size"] = spec.map_patch_size
     first = "stem.conv" if spec.units else "conv"
@@ -768,9 +757,9 @@ def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess)
     return config
 
 
-def _packed(tensors: Tensors, spec: Any, _: int) -> Tensors:
+def _packed(tensors: Tensors, model: ModelToWrite) -> Tensors:
     """Adds the class token's position to it where registers are: there, none of them has one."""
-    folds = getattr(spec, "registers", 0) and spec.has_class_token
+    folds = getattr(model.spec, "registers", 0) and model.spec.has_class_token
     if not folds or "pos_embed" not in tensors:
         return tensors
     token, table = tensors["cls_token"].read(), tensors["pos_embed"].read()
@@ -787,7 +776,7 @@ def _layout_for(spec: Any) -> Layout:
         return _HYBRID if spec.units else _HYBRID_OF_ROOT
     if spec.distillation_token:
         return _DISTILLED
-    layouts = (*_RELATIVE, *VITS, _NORM_BRANCH)
+    layouts = (*_RELATIVE, _GATED_RMS, *VITS, _NORM_BRANCH)
     return next((its for its in layouts if _has(spec, its.computes)), VIT)
 
 

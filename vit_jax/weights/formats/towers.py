@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import models
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.external import Documents, ExternalWeights, Format, ModelToWrite
 from vit_jax.weights.files import Tensor, Tensors, listed
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
@@ -161,17 +160,14 @@ def _holds_tower(spec: Any, num_classes: int) -> bool:
     return spec.qkv_bias == "all" and (clip or (siglip and not spec.has_class_token))
 
 
-def _tower_documents(
-    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
+def _tower_documents(model: ModelToWrite) -> Documents:
+    spec: ViTSpec = model.spec
     kind = "siglip" if spec.pool == "map" else "clip"
     architecture = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}[kind]
     architecture += "WithProjection" if spec.projection else ""
-    config = huggingface.vit_config(
-        spec, architecture, f"{kind}_vision_model", about.image_size, num_classes, names
-    )
+    config = huggingface.vit_config(model, architecture, f"{kind}_vision_model")
     config |= {"projection_dim": spec.projection} if spec.projection else {}
-    return huggingface.documents(config | {"intermediate_size": spec.mlp_dim}, about)
+    return huggingface.documents(config | {"intermediate_size": spec.mlp_dim}, model)
 
 
 TOWER = Format(
@@ -228,19 +224,16 @@ def _holds_beit(spec: Any, _: int) -> bool:
     return (spec.pool, spec.class_token, spec.final_norm) in pools
 
 
-def _beit_documents(
-    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
-) -> Documents:
-    architecture = "BeitForImageClassification" if num_classes else "BeitModel"
-    config = huggingface.vit_config(
-        spec, architecture, "beit", about.image_size, num_classes, names
-    ) | {
+def _beit_documents(model: ModelToWrite) -> Documents:
+    spec: ViTSpec = model.spec
+    architecture = "BeitForImageClassification" if model.num_classes else "BeitModel"
+    config = huggingface.vit_config(model, architecture, "beit") | {
         "intermediate_size": spec.mlp_dim,
         "use_relative_position_bias": True,
         "use_mean_pooling": spec.pool == "avg",
         "layer_scale_init_value": spec.layer_scale,
     }
-    return huggingface.documents(config, about)
+    return huggingface.documents(config, model)
 
 
 BEIT = Format(
@@ -251,6 +244,6 @@ BEIT = Format(
     holds=_holds_beit,
     layout_for=lambda _: _BEIT,
     documents=_beit_documents,
-    packed=lambda tensors, _, num_classes: huggingface.with_prefix("beit.", tensors, num_classes),
+    packed=lambda tensors, model: huggingface.with_prefix("beit.", tensors, model.num_classes),
     states=("position_embedding", "position_at", "qkv_bias", "class_token", "final_norm"),
 )
