@@ -17,28 +17,19 @@ def shown(low, high, *, log=False):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
+    ("low", "high", "log", "expected"),
     [
-        (0, 1123, ["0", "200", "400", "600", "800", "1,000"]),
-        (0, 100_000, ["0", "20,000", "40,000", "60,000", "80,000", "100,000"]),
-        (0, 2.6e6, ["0", "500,000", "1e+06", "1.5e+06", "2e+06", "2.5e+06"]),
-        (0, 4e-4, ["0", "0.0001", "0.0002", "0.0003", "0.0004"]),
-        (2.2345, 2.2349, ["2.2345", "2.2346", "2.2347", "2.2348", "2.2349"]),
+        (0, 1123, False, ["0", "200", "400", "600", "800", "1,000"]),
+        (0, 100_000, False, ["0", "20,000", "40,000", "60,000", "80,000", "100,000"]),
+        (0, 2.6e6, False, ["0", "500,000", "1e+06", "1.5e+06", "2e+06", "2.5e+06"]),
+        (0, 4e-4, False, ["0", "0.0001", "0.0002", "0.0003", "0.0004"]),
+        (2.2345, 2.2349, False, ["2.2345", "2.2346", "2.2347", "2.2348", "2.2349"]),
+        (0.9, 60, True, ["1", "2", "5", "10", "20", "50"]),
+        (1e-4, 1, True, ["0.0001", "0.001", "0.01", "0.1", "1"]),
     ],
 )
-def test_ticks_are_round(low, high, expected):
-    assert shown(low, high) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.9, 60, ["1", "2", "5", "10", "20", "50"]),
-        (1e-4, 1, ["0.0001", "0.001", "0.01", "0.1", "1"]),
-    ],
-)
-def test_logarithmic_ticks_are_powers(low, high, expected):
-    assert shown(low, high, log=True) == expected
+def test_ticks_are_round(low, high, log, expected):
+    assert shown(low, high, log=log) == expected
 
 
 def test_axes_hold_their_values():

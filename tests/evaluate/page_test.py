@@ -62,13 +62,11 @@ class Pictures:
         return out.getvalue()
 
 
-class ManyClasses(Pictures):
-    """Classes that have numbers alone."""
+class Named(Pictures):
+    """Classes with these names; of a number, that have numbers alone."""
 
-    class_names = None
-
-    def __init__(self, classes):
-        self.num_classes = classes
+    def __init__(self, *names, number=None):
+        self.num_classes, self.class_names = number or len(names), names or None
 
 
 def test_the_most_frequent_errors_come_first_and_the_surest_of_them():
@@ -153,13 +151,6 @@ def test_classes_are_listed_worst_first(text):
     assert "1 class has no images" in text
 
 
-class Named(ManyClasses):
-    """Classes with these names."""
-
-    def __init__(self, *names):
-        self.num_classes, self.class_names = len(names), names
-
-
 def test_classes_of_models_are_the_same_by_name():
     one = scores_of(np.array([[0], [1], [1]]), np.array([0, 1, 0]), classes=2)
     other = scores_of(np.array([[2], [0], [0]]), np.array([2, 1, 0]), classes=3)
@@ -194,7 +185,7 @@ def test_of_many_classes_the_pairs_are_listed():
     labels = np.repeat(np.arange(1000), 2)[:, None]
     prediction = np.where(np.arange(2000) < 4, 999, labels[:, 0])
     scores = scores_of(labels, prediction, classes=1000)
-    text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(1000), scores)}})
+    text = made({"m": {}}, {"val": {"m": Scored(Named(number=1000), scores)}})
     assert "confusion matrix" not in text
     for name in "01":
         assert f"<b>{name}</b> taken for <b>999</b>: 2 images, 100.00% of its class" in text
@@ -210,7 +201,7 @@ def test_classes_that_are_decided_one_by_one():
     )
     pixels, heat = np.zeros((1, 4, 4, 3), np.uint8), np.zeros((1, 2, 2))
     hardest = Seen(scores.highest_losses(1), pixels, heat, "relevance")
-    text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(3), scores, hardest)}})
+    text = made({"m": {}}, {"val": {"m": Scored(Named(number=3), scores, hardest)}})
     assert table_under(text, "F1 by class")["0"] == ["2", "50.00%", "50.00%", "50.00%"]
     assert "at least 50%" in text
     assert "calibration" not in text  # of probabilities that sum to 1

@@ -62,9 +62,17 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, question: Quest
         (observe.Rollout(), observe.Distances(), observe.TokenNorms(), observe.FromQuery(query)),
     ).results
     maps = {"rollout": rollout.patches, **maps}
+    every = rules.patch_distances(view.tokens.grid, view.pixels_per_patch)
+    of_heads = distances.mean(axis=0)
     pictures = [
         _overlays(pixels, maps, question),
-        _distances(distances, view),
+        Picture(
+            "distances",
+            "Mean attention distance",
+            "How far each head looks, as in figure 7 of the ViT paper: low dots are local, as a "
+            "convolution is; heads near the dashed line look everywhere.",
+            lambda: draw_distance(of_heads, images=len(distances), uniform=float(every.mean())),
+        ),
         *_norms(pixels, norms, question.captions, model.spec.distillation_token),
         *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, question.layers)),
     ]
@@ -120,18 +128,6 @@ def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], question: Questio
         if "rollout" in maps
         else "What speaks for the class, by Grad-CAM.",
         lambda: draw_overlays(pixels, maps, question.captions),
-    )
-
-
-def _distances(distances: np.ndarray, view: View) -> Picture:
-    every = rules.patch_distances(view.tokens.grid, view.pixels_per_patch)
-    of_heads, uniform = distances.mean(axis=0), float(every.mean())
-    return Picture(
-        "distances",
-        "Mean attention distance",
-        "How far each head looks, as in figure 7 of the ViT paper: low dots are local, as a "
-        "convolution is; heads near the dashed line look everywhere.",
-        lambda: draw_distance(of_heads, images=len(distances), uniform=uniform),
     )
 
 

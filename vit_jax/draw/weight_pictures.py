@@ -19,14 +19,11 @@ from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import Sheet
 from vit_jax.probes import first_layer
 
+# Positions that act inside attention.
 INSIDE = (
-    "relative",
-    "rotary_2d",
-    "rotary_axial",
-    "rotary_mixed",
-    "relative_2d",
-    "relative_mlp",
-)  # positions that act inside attention
+    *("relative", "relative_2d", "relative_mlp"),
+    *("rotary_2d", "rotary_axial", "rotary_mixed"),
+)
 
 
 def findings(model: Any) -> Findings:

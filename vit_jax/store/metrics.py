@@ -21,6 +21,12 @@ LARGEST_STEP = 2**63 - 1
 RESERVED = ("train", "speed", "input", "step", "gradients", "activations")
 
 
+def evaluation(key: str) -> str | None:
+    """The evaluation's name in a key, if it has one: test/accuracy -> test."""
+    name, slash, _ = key.partition("/")
+    return name if slash and name not in RESERVED else None
+
+
 FLUSH_SECS = 30.0  # at gs://, between uploads that no checkpoint asks for
 UPLOADS = 0.01  # the part of the time that these take
 

@@ -7,7 +7,6 @@ import socket
 
 import pytest
 
-from tests.conftest import save_toy
 from tests.processes import wait_for
 
 COMMAND = ("-m", "vit_jax", "demo")
@@ -57,9 +56,3 @@ def test_a_port_in_use_is_told_before_the_weights_are_read(run_python, digits_ru
         assert f"--port={port}" in said and "in use" in said
     said = refused(run_python, f"--checkpoint={digits_run}", "--port=0", "--examples=nowhere")
     assert "No image or folder nowhere" in said
-
-
-def test_weights_without_a_head(run_python, tmp_path):
-    headless = save_toy(tmp_path / "headless.npz", num_classes=0)
-    said = refused(run_python, f"--checkpoint={headless}", "--port=0")
-    assert "no head" in said

@@ -100,32 +100,30 @@ def write(file, features, about, files=("a.png", "b.png")):
 
 def test_other_files_are_refused(place, tmp_path):
     about = parquet.read_schema(place / "a.parquet").metadata[embedding.ABOUT]
-    file = tmp_path / "a.parquet"
-    write(file, [[0, 1], [1, 0]], about)
-    neighbours.FeatureTable(str(file))
+    good, file, features = (place / "a.parquet").read_bytes(), tmp_path / "a.parquet", [[0, 1]] * 2
+    neighbours.FeatureTable(write(file, features, about))
     with refused("nowhere.parquet"):
         neighbours.FeatureTable("/nowhere.parquet")
-    file.write_bytes(b"")
-    with refused("a.parquet"):
-        neighbours.FeatureTable(str(file))
-    file.write_bytes((place / "a.parquet").read_bytes()[:-99])
-    with refused("a.parquet"):
-        neighbours.FeatureTable(str(file))
+    for data in (b"", good[:-99]):
+        file.write_bytes(data)
+        with refused("a.parquet"):
+            neighbours.FeatureTable(str(file))
     parquet.write_table(pa.table({"file": ["a"], "features": [[1.0]]}), file)
     with refused("vit-jax embed"):
         neighbours.FeatureTable(str(file))
-    with refused("rows"):
-        neighbours.FeatureTable(write(file, [], about, files=()))
-    with refused("b.png", "not finite"):
-        neighbours.FeatureTable(write(file, [[0, 1], [np.nan, 0]], about))
-    for wrong in (b"x", b"{}", b"[1]", about.replace(b"float32", b"complexx")):
-        with refused("vit-jax embed"):
-            neighbours.FeatureTable(write(file, [[0, 1], [1, 0]], wrong))
-    for name in ("/etc/a.png", "../a.png", "b/../../a.png", None):  # which a page would show
-        with refused("vit-jax embed"):
-            neighbours.FeatureTable(write(file, [[0, 1], [1, 0]], about, files=("b.png", name)))
-    with refused("vit-jax embed"):
-        neighbours.FeatureTable(write(file, [[0, 1], None], about))
+    outside = ("/etc/a.png", "../a.png", "b/../../a.png", None)  # which a page would show
+    for name, *table in (
+        ("rows", [], about, ()),
+        ("b.png", [[0, 1], [np.nan, 0]], about),
+        ("vit-jax embed", [[0, 1], None], about),
+        *(
+            ("vit-jax embed", features, wrong)
+            for wrong in (b"x", b"{}", b"[1]", about.replace(b"float32", b"complexx"))
+        ),
+        *(("vit-jax embed", features, about, ("b.png", name)) for name in outside),
+    ):
+        with refused(name):
+            neighbours.FeatureTable(write(file, *table))
     embed(place, tmp_path / "patches.parquet", features="patches")
     with refused("--features=patches"):
         neighbours.FeatureTable(str(tmp_path / "patches.parquet"))

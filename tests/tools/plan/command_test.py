@@ -14,6 +14,18 @@ from vit_jax.tools.plan import __main__ as command
 from vit_jax.tools.plan.compiled import DoesNotFit, Figures
 from vit_jax.tools.plan.forecast import Forecast, HostNeeds, Memory, StepTime
 
+CONFIG = """
+import ml_collections
+
+def get_config(arg=None):
+    return ml_collections.ConfigDict({
+        "model": {"name": "ViT-Ti/16", "depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2},
+        "input": {"preprocess": "decode|resize(32)", "batch_size": 16, "num_classes": 10,
+                  "num_examples": 800},
+        "loss": {"mixup": 0.2},
+        "total": {"steps": 100},
+    })
+"""
 FLAGS = {
     "topology": None, "compile": True, "chip_hour_price": None, "json": False,
     "largest_batch": False, "memory_gib": None,
@@ -21,13 +33,16 @@ FLAGS = {
 
 
 @pytest.fixture
-def plan(config_file, monkeypatch, capsys):
+def plan(tmp_path, monkeypatch, capsys):
     """`plan("input.num_classes=none", compile=False)`: the command's output."""
     monkeypatch.setattr(compilation_cache, "use", lambda: None)
+    monkeypatch.setattr(command.command, "refuse_flags", lambda *_, **__: None)
+    file = tmp_path / "config.py"
+    file.write_text(CONFIG)
     keeps = jax.config.jax_enable_compilation_cache
 
     def plan(*overrides, **changes):
-        given = {**FLAGS, "config": config_file, "config_override": overrides, **changes}
+        given = {**FLAGS, "config": str(file), "config_override": overrides, **changes}
         monkeypatch.setattr(command, "FLAGS", types.SimpleNamespace(**given))
         command.main([])
         return capsys.readouterr().out
@@ -36,12 +51,12 @@ def plan(config_file, monkeypatch, capsys):
     jax.config.update("jax_enable_compilation_cache", keeps)
 
 
-@pytest.mark.slow
-def test_a_table_of_the_devices_here(process):
-    assert any(line.startswith("model") and "ViT-Ti/16, " in line for line in process)
-    assert any("100 steps of 16 images" in line for line in process)
-    assert any(line.startswith("  parameters ") for line in process)
-    assert not any(line.startswith("compiled in") for line in process)
+def test_a_table_of_the_devices_here(plan):
+    lines = plan(compile=False).splitlines()
+    assert any(line.startswith("model") and "ViT-Ti/16, " in line for line in lines)
+    assert any("100 steps of 16 images" in line for line in lines)
+    assert any(line.startswith("  parameters ") for line in lines)
+    assert not any(line.startswith("compiled in") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -304,14 +304,10 @@ def main(_: list[str]) -> None:
     """The command."""
     overrides = list(FLAGS.config_override)
     config = load(overrides)
-    price, gib = FLAGS.chip_hour_price, FLAGS.memory_gib
-    for is_wrong, rule in (
-        (price is not None and not FLAGS.topology, "--chip_hour_price needs --topology."),
-        (FLAGS.largest_batch and not FLAGS.compile, "--largest_batch cannot be with --nocompile."),
-        (gib is not None and not FLAGS.largest_batch, "--memory_gib needs --largest_batch."),
-    ):
-        if is_wrong:
-            raise UserError(rule)
+    price, gib, refuse = FLAGS.chip_hour_price, FLAGS.memory_gib, command.refuse_flags
+    refuse("chip_hour_price", when=not FLAGS.topology, rule="needs --topology.")
+    refuse("largest_batch", when=not FLAGS.compile, rule="cannot be with --nocompile.")
+    refuse("memory_gib", when=not FLAGS.largest_batch, rule="needs --largest_batch.")
     if FLAGS.topology:
         topology.check(FLAGS.topology)
         # jax would cache programs for absent devices, and not read them.

@@ -14,7 +14,7 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file
 from vit_jax.core.screen import aligned
-from vit_jax.store.metrics import RESERVED
+from vit_jax.store.metrics import evaluation
 from vit_jax.tools.verify import recipe_card
 from vit_jax.tools.verify.recipe_card import Comparison, LoggedRun
 
@@ -77,7 +77,7 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
     for run in runs:
         _refuse(run, config_file, recipe_card.differences(fields, runs[0].fingerprint, run))
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
-    metrics = [name for name in last if name == ACCURACY or name.partition("/")[0] not in RESERVED]
+    metrics = [name for name in last if name == ACCURACY or evaluation(name)]
     card = recipe_card.record(config_file, fields, runs, metrics)
     card.write(output)
     print(f"recorded {output}: {len(runs)} runs of {config_file}, {card.end:,} steps")

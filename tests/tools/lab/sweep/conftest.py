@@ -47,12 +47,6 @@ def world(tmp_path, fate, start_python):
         process.said = output.read_text
         return process
 
-    return SimpleNamespace(
-        folder=folder,
-        home=fate.folder,
-        fake=FAKE,
-        sweep=run,
-        start=start,
-        starts=fate.starts,
-        fate=fate,
-    )
+    made = SimpleNamespace(folder=folder, home=fate.folder, fake=FAKE, sweep=run, start=start)
+    made.starts, made.fate = fate.starts, fate
+    return made

@@ -186,28 +186,14 @@ def test_a_failed_launch_is_reported_and_repeated(world, launcher, launches, tmp
     assert launches().count("--name=lr-1") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "job"),
-    [
-        ("lr", "lr-3"),
-        ("my_study", "my-study-3"),
-        ("Run 2", "run-2-3"),
-        ("2024_lr", "job-2024-lr-3"),
-        ("x" * 38, "x" * 38 + "-3"),
-    ],
-)
-def test_jobs_have_names_that_every_launcher_takes(name, job):
-    point = grid.Point(3, {}, {})
-    assert slots.job_name(point, run.SweepOptions(name)) == job
-
-
-def test_long_names_of_jobs_are_cut_and_differ():
-    options = [run.SweepOptions(f"vtab_{'x' * 40}-{sweep}") for sweep in ("choose", "final")]
-    points = [grid.Point(number, {}, {}) for number in (1, 2)]
-    names = {slots.job_name(point, each) for point in points for each in options}
-    assert len(names) == 4
+def test_jobs_have_names_that_every_launcher_takes_and_that_differ():
+    name_of = lambda sweep, n: slots.job_name(grid.Point(n, {}, {}), run.SweepOptions(sweep))
+    short = ("lr", "my_study", "Run 2", "2024_lr", "x" * 38)
+    expected = ["lr-3", "my-study-3", "run-2-3", "job-2024-lr-3", "x" * 38 + "-3"]
+    assert [name_of(name, 3) for name in short] == expected
+    names = {name_of(f"vtab_{'x' * 40}-{part}", n) for n in (1, 2) for part in ("choose", "final")}
+    assert len(names) == 4 and {len(name) for name in names} == {40}
     assert all(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) for name in names)
-    assert {len(name) for name in names} == {40}
 
 
 def test_nofollow_ends_at_once(world, launcher, launches, capsys):

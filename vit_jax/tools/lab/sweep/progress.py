@@ -21,7 +21,7 @@ from vit_jax.core.metric_names import is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.run.parts.evaluations import last_step
 from vit_jax.store import runs, workdir
-from vit_jax.store.metrics import RESERVED
+from vit_jax.store.metrics import evaluation
 from vit_jax.tools.lab.sweep.grid import SEED, Point
 
 CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
@@ -113,7 +113,7 @@ def group_by_values(
 def evaluation_keys(rows: Sequence[Any]) -> list[str]:
     """The training loss and what evaluations gave, each name once, of rows with `numbers`."""
     unique = dict.fromkeys(key for row in rows for key in row.numbers)
-    return [n for n in unique if n == LOSS or n.partition("/")[0] not in RESERVED]
+    return [key for key in unique if key == LOSS or evaluation(key)]
 
 
 def choose_metric(rows: Sequence[PointProgress]) -> str:

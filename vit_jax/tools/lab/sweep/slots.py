@@ -325,11 +325,9 @@ def _is_alive(folder: epath.Path) -> bool:
 
 
 def _holder(folder: epath.Path) -> dict[str, Any]:
-    try:
-        holder = json.loads((folder / SLOT_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
+    with contextlib.suppress(UserError):
+        return workdir.read_json(folder / SLOT_FILE, dict, "") or {}
+    return {}
 
 
 def _describe_status(status: int) -> str:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from vit_jax.core.metric_names import words
 from vit_jax.draw import charts
-from vit_jax.store.metrics import RESERVED
+from vit_jax.store.metrics import evaluation
 from vit_jax.store.runs import Run, Series
 
 # Layers and blocks have hundreds of curves: TensorBoard shows them.
@@ -98,12 +98,6 @@ SECTIONS: dict[str, dict[str, Style]] = {
 }
 MOST_TOGETHER = 4  # numbers in one picture
 NOT_DRAWN = ("*/examples", "*/#shot_deviation", "*/probe_l2", "*/sgd_probe_lr")
-
-
-def evaluation(key: str) -> str | None:
-    """The evaluation's name in a key, if it has one: test/accuracy -> test."""
-    name, slash, _ = key.partition("/")
-    return name if slash and name not in RESERVED else None
 
 
 def evaluations(runs: Sequence[Run]) -> list[str]:
