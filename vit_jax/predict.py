@@ -222,12 +222,11 @@ class Segmenter:
 
     def __init__(self, checkpoint: str, *, ema: bool = False) -> None:
         loaded = load_classifier(checkpoint, ema=ema, of_places=True)
-        if loaded.model.num_classes == 1:
-            raise UserError(f"{checkpoint} gives one number for each pixel, and no classes.")
-        if loaded.model.preprocess.channels != 3 or loaded.model.preprocess.dtype != "uint8":
-            raise UserError(f"{checkpoint} is not of RGB images, which masks are predicted of.")
-        self.names = loaded.class_names or tuple(map(str, range(loaded.model.num_classes)))
-        self.preprocess = loaded.model.preprocess
+        about, classes = loaded.model.preprocess, loaded.model.num_classes
+        if classes == 1 or (about.channels, about.dtype) != (3, "uint8"):
+            rule = "is not of classes in RGB images, which masks are predicted of."
+            raise UserError(rule, field=checkpoint)
+        self.names, self.preprocess = loaded.class_names or tuple(map(str, range(classes))), about
         graph, self._params = nnx.split(loaded.model, nnx.Param)
         self._logits = jax.jit(lambda p, x: dense.sliding(nnx.merge(graph, p), x, STRIDE))
 

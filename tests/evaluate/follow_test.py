@@ -85,7 +85,7 @@ def test_a_run_that_is_deleted_is_one_message(run, tmp_path):
         shutil.rmtree(run)
         raise FileNotFoundError(checkpoint)
 
-    with refused("--follow", "deleted"):
+    with refused("--follow", "no longer"):
         follow(run, deleted, Screen())
     assert not run.exists()
     with refused("--follow", "config.json"):

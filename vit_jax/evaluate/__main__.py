@@ -35,7 +35,7 @@ from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import adapt, announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
-from vit_jax.store import checkpoint_dir, workdir
+from vit_jax.store import workdir
 from vit_jax.store.workdir import read_document
 
 
@@ -141,17 +141,15 @@ def _evaluate_all(arguments: list[str]) -> None:
         configs.load(FLAGS.config, FLAGS.config_override)
     cluster = processes.find_cluster()
     # All of them are found before one is evaluated.
-    checkpoints = {path: _find(path) for path in (FLAGS.checkpoint, *arguments)}
+    infos = {path: weights.checkpoint_info(path) for path in (FLAGS.checkpoint, *arguments)}
+    checkpoints = {path: info.folder for path, info in infos.items()}
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
-        infos = map(weights.checkpoint_info, checkpoints.values())
-        use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
+        nbytes = [4 * info.parameters(ema=FLAGS.ema) for info in infos.values()]
+        use_cores_as_devices(max(nbytes))
     with processes.connect_processes(cluster) as peers:
         files = {flag: _output_file(flag) for flag in ENDINGS if FLAGS[flag].value}
         if peers.several:
-            fingerprints = {
-                path: [weights.checkpoint_info(each).fingerprint()]
-                for path, each in checkpoints.items()
-            }
+            fingerprints = {path: [info.fingerprint()] for path, info in infos.items()}
             processes.check_same_files(peers, fingerprints)
         compilation_cache.use()
         first = jax.process_index() == 0
@@ -233,13 +231,8 @@ def _write(
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
-_FILE_FLAGS = (
-    "json", "csv", "class_csv", "wrong_csv", "page", "int8", "thresholds",
-    "pseudo_labels",
-)  # fmt: skip
-_SCORE_FLAGS = (
-    "kinds", "labels", "classes", "csv", "class_csv", "wrong_csv", "page", "int8", "thresholds"
-)  # fmt: skip
+_FILE_FLAGS = ("json", "int8", "thresholds", *ENDINGS)
+_SCORE_FLAGS = ("kinds", "labels", "classes", "int8", "thresholds", *TEXTS)
 
 
 def _check_flags(others: list[str]) -> None:
@@ -256,9 +249,9 @@ def _check_flags(others: list[str]) -> None:
     refuse(
         *_SCORE_FLAGS, when=labelling, rule="cannot be with --pseudo_labels, which has no scores."
     )
+    several = others or len(data) > 1 or (data and FLAGS.split is None)
+    refuse("pseudo_labels", when=several, rule="takes one model, one --data and its --split.")
     if labelling:
-        if others or len(data) > 1 or (data and FLAGS.split is None):
-            raise UserError("takes one model, one --data and its --split.", field="--pseudo_labels")
         pseudo_labels.check_file(_output_file("pseudo_labels"))
 
 
@@ -291,12 +284,6 @@ def _output_file(flag: str) -> epath.Path:
     return file
 
 
-def _find(path: str) -> epath.Path:
-    """The step's folder, or the weights. UserError if they are not there."""
-    checkpoint = weights.fetch(path).path
-    return checkpoint if weights.is_external(checkpoint) else checkpoint_dir.find(checkpoint)
-
-
 def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunConfig:
     """The config to evaluate a checkpoint by; `trained_on`: as data_sets.on_data takes it."""
     if FLAGS.data:
@@ -310,13 +297,10 @@ def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunCo
             values = data_sets.on_data(
                 FLAGS.data,
                 trained_on=trained_on,
-                split=FLAGS.split,
-                kinds=FLAGS.kinds,
                 batch_size=batch_size,
-                labels=FLAGS.labels,
-                classes=FLAGS.classes,
                 sigmoid=head.has_sigmoids(weights.checkpoint_info(checkpoint).spec),
                 overrides=FLAGS.config_override,
+                **command.values("split", "kinds", "labels", "classes"),
             )
         return configs.resolve(values, FLAGS.config_override)
     if FLAGS.config:

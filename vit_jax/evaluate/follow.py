@@ -29,9 +29,7 @@ def follow(
     evaluate: a step's folder -> numbers by "<evaluation>/<number>".
     UserError for a folder that is not a work directory, or is not there any more.
     """
-    if not (folder / workdir.CONFIG_FILE).exists():
-        rule = "is not the work directory of a run, which has a config.json."
-        raise UserError(rule, field="--follow", value=folder)
+    _check_exists(folder)
     file = MetricsFile(folder / FOLLOWED_FILE)
     file.truncate_after(LARGEST_STEP)  # a row that a kill cut short
     done = {row["step"] for row in file.rows()}
@@ -67,4 +65,5 @@ def _end(folder: epath.Path) -> int | None:
 
 def _check_exists(folder: epath.Path) -> None:
     if not (folder / workdir.CONFIG_FILE).exists():
-        raise UserError("was deleted while it was followed.", field="--follow", value=folder)
+        rule = "is not, or no longer, the work directory of a run, which has a config.json."
+        raise UserError(rule, field="--follow", value=folder)

@@ -91,10 +91,5 @@ def test_the_command(tmp_path, run_python):
     assert found["rates"][0] == pytest.approx(1e-7)
     assert 1e-5 < found["steepest"] < 1 and len(found["losses"]) <= 40
     done = run_python(*command, "--output", str(tmp_path / "lr.gif"))
-    assert done.returncode == 1 and ".png" in done.stderr
-    (tmp_path / "file").touch()
-    done = run_python(*command, "--output", str(tmp_path / "file" / "lr.png"))
-    assert done.returncode == 1 and str(tmp_path / "file" / "lr.png") in done.stderr
-    assert "step" not in done.stdout
-    (tmp_path / "file").unlink()
+    assert done.returncode == 1 and ".png" in done.stderr and "step" not in done.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "new"]

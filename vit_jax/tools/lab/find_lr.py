@@ -202,13 +202,8 @@ def main(_: list[str]) -> None:
     check_folders(configs.load(FLAGS.config, FLAGS.config_override))
     config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
     compilation_cache.use()
-    test = rate_test(
-        config,
-        min_lr=FLAGS.min_lr,
-        max_lr=FLAGS.max_lr,
-        steps=FLAGS.steps,
-        screen=Screen(sys.stderr),
-    )
+    given = command.values("min_lr", "max_lr", "steps")
+    test = rate_test(config, screen=Screen(sys.stderr), **given)
     if len(test.rates) < 2:
         raise UserError(f"The loss diverges at once: give an --min_lr below {FLAGS.min_lr:g}.")
     if output is not None:

@@ -140,17 +140,12 @@ def test_the_end_of_the_split_is_held_out(task, split, number, choose, rest):
     assert found == Splits(split, choose, rest)
 
 
-def test_with_nothing_to_choose_nothing_is_held_out(task):
-    asked = task()
-    assert tasks.find_splits(asked) == Splits("train", "", "")
-    with refused("'tset'"):
-        asked = task("--config.evals.test.split=tset")
-        tasks.find_splits(asked)
-
-
-def test_named_splits(task):
+def test_named_splits_and_none_where_there_is_nothing_to_choose(task):
     named = {"choose_split": "train[:800]", "held_out_split": "train[800:1000]"}
     assert find(task, **named) == Splits("train", "train[:800]", "train[800:1000]")
+    assert tasks.find_splits(task()) == Splits("train", "", "")
+    with refused("'tset'"):
+        tasks.find_splits(task("--config.evals.test.split=tset"))
 
 
 @pytest.mark.parametrize(
@@ -248,20 +243,14 @@ def test_every_value_and_the_data_are_looked_at(task, tmp_path, arguments, name)
 
 
 def test_no_image_of_the_test_is_read_nor_a_label(task, folder, tmp_path, monkeypatch):
-    arguments = folder(cat=20, dog=20)
     read = []
-    of_train = ImageFolder.read
-    monkeypatch.setattr(
-        ImageFolder, "read", lambda self, i: read.append(self.describe(0)) or of_train(self, i)
-    )
-    monkeypatch.setattr(
-        ImageFolder,
-        "stored_labels",
-        lambda self, of=ImageFolder.stored_labels: read.append(self.describe(0)) or of(self),
-    )
+    for name in ("read", "stored_labels"):
+        of_images = getattr(ImageFolder, name)
+        noted = lambda self, *i, of=of_images: read.append(self.describe(0)) or of(self, *i)
+        monkeypatch.setattr(ImageFolder, name, noted)
+    arguments = folder(cat=20, dog=20)
     tasks.check_all(task(RATES, *arguments), None, epath.Path(tmp_path / "t"))
-    assert read
-    assert not [path for path in read if "/test/" in path]
+    assert read and not [path for path in read if "/test/" in path]
 
 
 @pytest.mark.parametrize(
