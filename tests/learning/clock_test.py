@@ -7,7 +7,8 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.core.errors import Preempted
-from vit_jax.learning.clock import Cadence, Clock, stopped
+from vit_jax.evals.early_stopping import stopped
+from vit_jax.learning.clock import Cadence, Clock
 from vit_jax.run.build import Run
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train

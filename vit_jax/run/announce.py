@@ -20,7 +20,7 @@ from vit_jax.core import axes, compilation_cache, machine, pytrees
 from vit_jax.core.metric_names import readable
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source, share_examples
-from vit_jax.learning.clock import EarlyStopping
+from vit_jax.evals.early_stopping import EarlyStopping
 from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.learning.losses import Objective
 from vit_jax.learning.methods import SUPERVISED

@@ -22,8 +22,9 @@ from vit_jax.core.screen import Screen
 from vit_jax.data.source import NO_LABEL, Source
 from vit_jax.evals import KINDS, Evals, Stop
 from vit_jax.evals.classification import Scores
+from vit_jax.evals.early_stopping import EarlyStopping, stopped
 from vit_jax.evals.kind import EvalInputs, Shown, SplitReader
-from vit_jax.learning.clock import Cadence, EarlyStopping, stopped
+from vit_jax.learning.clock import Cadence
 from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
