@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import socket
 import threading
@@ -45,31 +46,22 @@ class BadImages:
         return self.files[told:]
 
 
+@dataclasses.dataclass
 class SkippedImages:
-    """Counts skipped images over all hosts and all starts of the run.
+    """Counts skipped images over all hosts and all starts of the run."""
 
-    Args:
-      files: this host's bad images; the first is named when there are too many.
-      logged: (step, images skipped up to it) of the starts before, by `row`.
-      max_fraction: fraction of an epoch; UserError when more are skipped.
-    """
+    files: BadImages  # this host's; the first is named when there are too many
+    logged: Sequence[tuple[int, float]]  # (step, images skipped up to it) of the starts before
+    step: int
+    batch_size: int
+    num_examples: int
+    max_fraction: float  # of an epoch; UserError when more are skipped
 
-    def __init__(
-        self,
-        files: BadImages,
-        *,
-        logged: Sequence[tuple[int, float]],
-        step: int,
-        batch_size: int,
-        num_examples: int,
-        max_fraction: float,
-    ):
-        logged = [(0, 0.0), *logged]
-        self._files, self._total, self._written = files, logged[-1][1], logged[-1][1]
-        self._step, self._batch_size, self._num_examples = step, batch_size, num_examples
-        self._max_fraction = max_fraction
-        self._epoch = step * batch_size // num_examples
-        before_epoch = -(-self._epoch * num_examples // batch_size)
+    def __post_init__(self) -> None:
+        logged = [(0, 0.0), *self.logged]
+        self._total = self._written = logged[-1][1]
+        self._epoch = self.step * self.batch_size // self.num_examples
+        before_epoch = -(-self._epoch * self.num_examples // self.batch_size)
         # From the first row on, lest images of the epoch before be held against this one.
         at_first = next((total for at, total in logged if at >= before_epoch), self._total)
         self._in_epoch = int(self._total - at_first)
@@ -88,20 +80,20 @@ class SkippedImages:
         """
         self.uncommitted = []
         for count in map(int, counts):
-            epoch = self._step * self._batch_size // self._num_examples
+            epoch = self.step * self.batch_size // self.num_examples
             self._in_epoch = count + (self._in_epoch if epoch == self._epoch else 0)
-            self._epoch, self._step = epoch, self._step + 1
+            self._epoch, self.step = epoch, self.step + 1
             self._total += count
-            if count == self._batch_size:
+            if count == self.batch_size:
                 raise UserError(
-                    f"All {count:,} images of step {self._step:,} are bad. {self._examples()}"
+                    f"All {count:,} images of step {self.step:,} are bad. {self._examples()}"
                 )
             # Which images of a batch were bad is unknown: they may belong to the next epoch.
-            next_epochs = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
-            if self._in_epoch > self._max_fraction * self._num_examples + next_epochs:
+            next_epochs = max(0, self.step * self.batch_size - (epoch + 1) * self.num_examples)
+            if self._in_epoch > self.max_fraction * self.num_examples + next_epochs:
                 raise UserError(
                     f"{self._in_epoch:,} bad images in epoch {epoch + 1:,} up to step "
-                    f"{self._step:,}, more than input.max_bad_fraction={self._max_fraction:g}. "
+                    f"{self.step:,}, more than input.max_bad_fraction={self.max_fraction:g}. "
                     f"{self._examples()}"
                 )
 
@@ -113,7 +105,7 @@ class SkippedImages:
         return {SKIPPED_IMAGES: float(self._total)}
 
     def _examples(self) -> str:
-        return f"The first: {self._files.files[0]}. " if self._files.files else ""
+        return f"The first: {self.files.files[0]}. " if self.files.files else ""
 
 
 class FedBatch(NamedTuple):

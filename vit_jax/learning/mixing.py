@@ -46,11 +46,7 @@ def mix(
       targets: float [B, C], any weights of classes.
       weight: float [B]. A pair with an example of weight 0 gets weight 0.
       mixing: if it is off the arguments are returned unchanged and nothing is traced.
-      key: this step's key.
       progress: [] in [0, 1], how much of the training is done.
-
-    Returns:
-      images, targets, weight; with unchanged shapes and dtypes.
     """
     if not mixing.mixup and not mixing.cutmix:
         return images, targets, weight

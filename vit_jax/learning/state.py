@@ -62,7 +62,6 @@ def random_stream(seed: int, name: str) -> jax.Array:
 
 def moving_average(ema: Any, decay: Any, params: Any, opt_state: Any) -> Any:
     """The exponential moving average after an update."""
-    del opt_state
     return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
 
 
@@ -70,7 +69,6 @@ def kept_by(average: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any, Any]
     """`moving_average` of weights that an optimizer keeps; running statistics are as trained."""
 
     def after(ema: Any, decay: Any, params: Any, opt_state: Any) -> Any:
-        del ema, decay
         averaged = average(opt_state, pytrees.without_statistics(params))
         return pytrees.unflatten({**pytrees.flatten(params), **pytrees.flatten(averaged)})
 
@@ -111,6 +109,7 @@ class StateLayout:
     # as by default on GPUs and TPUs: gradients then need not be stacked. Nothing else sees that
     # form.
     unstacked_steps: bool = False
+    stored: TrainState | None = None  # of the layout in steps: that of checkpoints
     # A model beside the state, which no step changes; None for most runs.
     teacher: Teacher | None = None
     # (the EMA, decay, parameters and optimizer's state after an update) -> the next EMA.
@@ -139,7 +138,8 @@ class StateLayout:
             pytrees.unstack_layers(x, _layers) for x in (self.state, self.computed, self.gradients)
         )
         state = state._replace(method_state=self.state.method_state)
-        return dataclasses.replace(self, state=state, computed=computed, gradients=gradients)
+        layouts = {"state": state, "computed": computed, "gradients": gradients}
+        return dataclasses.replace(self, **layouts, stored=self.state)
 
     def unstack_layers(self, state: TrainState) -> TrainState:
         """Brings the state into the form of `in_steps`; its arrays are freed as they are cut."""
@@ -160,11 +160,10 @@ class StateLayout:
             params, method_state = map(pure_dict, self.make(nnx.Rngs(params=key)))
             return _start(params, method_state, self.optimizer, with_ema=self.ema_decay is not None)
 
-        stacked = pytrees.stack_layers(self.state, _stacked)  # if this is the layout in steps
-        shardings = jax.tree.map(lambda x: x.sharding, stacked)
+        shardings = jax.tree.map(lambda x: x.sharding, self.stored or self.state)
         with jax.set_mesh(self.mesh):
             state = jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
-        return self.unstack_layers(state) if stacked != self.state else state
+        return self.unstack_layers(state) if self.stored else state
 
     def weights(self, state: TrainState) -> dict[str, Any]:
         """The parameters to evaluate: the model's, and their EMA, if there is one.
@@ -257,8 +256,8 @@ def state_layout(
         unsharded,
         {cause: names for cause, names in further.items() if cause not in unsharded},
         unstacked_steps,
-        teacher,
-        moving_average if average is None else kept_by(average),
+        teacher=teacher,
+        average=moving_average if average is None else kept_by(average),
     )
 
 
@@ -312,14 +311,6 @@ def _layers(x: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
     """The layouts of a stacked array's layers."""
     one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=_without_layers(x.sharding))
     return [one] * x.shape[0]
-
-
-def _stacked(layers: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
-    """The layout of a stacked array, from its layers'."""
-    one = layers[0]
-    return jax.ShapeDtypeStruct(
-        (len(layers), *one.shape), one.dtype, sharding=_of_stack(one.sharding)
-    )
 
 
 def _without_layers(s: Any) -> NamedSharding:

@@ -22,23 +22,9 @@ from vit_jax.models.names import (
 )
 
 __all__ = [
-    "INTERPOLATIONS",
-    "Family",
-    "ModelInfo",
-    "Preprocess",
-    "abstract",
-    "architecture",
-    "available",
-    "build",
-    "config_fields",
-    "create",
-    "find_family",
-    "forward_flops",
-    "hidden_fields",
-    "info",
-    "kind",
-    "spec",
-    "spec_of_json",
+    "INTERPOLATIONS", "Family", "ModelInfo", "Preprocess", "abstract", "architecture", "available",
+    "build", "config_fields", "create", "find_family", "forward_flops", "hidden_fields", "info",
+    "kind", "spec", "spec_of_json",
 ]  # fmt: skip
 
 

@@ -146,8 +146,7 @@ def load(
 
     UserError as `open_rgb`, and for an image that does not come out at the model's size.
     """
-    given = f"Image {name}" if isinstance(name, int) else str(name)
-    path = image if isinstance(image, str | os.PathLike) else given
+    path = _called(image, name)
     array = _array(image, path, preprocess)
     if array is not None and (array.shape[2], array.dtype) != (3, np.uint8):
         return _prepared_array(array, path, preprocess)
@@ -161,6 +160,12 @@ def load(
             f"model takes {width} x {height}."
         )
     return normalise(np.asarray(prepared), preprocess)
+
+
+def _called(image: Any, name: Path | int | str) -> str:
+    if isinstance(image, str | os.PathLike):
+        return os.fspath(image)
+    return f"Image {name}" if isinstance(name, int) else str(name)
 
 
 def _array(image: Any, path: Any, preprocess: Preprocess) -> np.ndarray | None:
@@ -206,8 +211,7 @@ def open_rgb(
     An image of Pillow's may be one that is opened and not yet decoded. UserError for a damaged or
     too large image.
     """
-    given = f"Image {name}" if isinstance(name, int) else str(name)
-    path = image if isinstance(image, str | os.PathLike) else given
+    path = _called(image, name)
     file = io.BytesIO(image) if isinstance(image, bytes) else image
     try:
         with warnings.catch_warnings():

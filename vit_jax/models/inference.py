@@ -60,13 +60,6 @@ def check_batch_size(batch_size: int | None) -> None:
         raise UserError(f"--batch_size={batch_size}: give at least 1, at most {MAX_BATCH_SIZE:,}.")
 
 
-def graph_in(model: Any, dtype: str) -> nnx.GraphDef:
-    """The graph that merges with the model's parameters to the one that computes in `dtype`."""
-    changes = {"dtype": dtype, **choice.elsewhere(model.spec, dtype=dtype)}
-    spec = dataclasses.replace(model.spec, **changes)
-    return nnx.split(models.abstract(spec, model.num_classes, model.preprocess), nnx.Param)[0]
-
-
 def in_dtypes(model: Any, dtype: str | None) -> dict[str, Any]:
     """The model by the dtype that it computes in: as --dtype says, with "auto" in each of them.
 
@@ -74,10 +67,13 @@ def in_dtypes(model: Any, dtype: str | None) -> dict[str, Any]:
     """
     if dtype is None:
         return {"as trained": model}
-    params = nnx.state(model, nnx.Param)
-    return {
-        d: nnx.merge(graph_in(model, d), params) for d in (DTYPES if dtype == AUTO else [dtype])
-    }
+    params, by_dtype = nnx.state(model, nnx.Param), {}
+    for each in DTYPES if dtype == AUTO else [dtype]:
+        changes = {"dtype": each, **choice.elsewhere(model.spec, dtype=each)}
+        spec = dataclasses.replace(model.spec, **changes)
+        abstract = models.abstract(spec, model.num_classes, model.preprocess)
+        by_dtype[each] = nnx.merge(nnx.graphdef(abstract), params)
+    return by_dtype
 
 
 def fastest_dtype(probabilities: Mapping[str, Callable[[], jax.Array]], origin: str) -> str:
@@ -242,12 +238,7 @@ ON_BAD_IMAGE = ("fail", "skip")
 
 
 class BadImages:
-    """Images that cannot be read: the first one ends the command, or they are told and counted.
-
-    Args:
-      policy: one of ON_BAD_IMAGE; None: "fail" of a command that has no such flag.
-      screen: where the images that are passed over are named; default: standard error.
-    """
+    """Images that cannot be read: the first one ends the command, or they are told and counted."""
 
     HELP = "fail: an image that cannot be read ends the command; skip: it is named and passed over."
 

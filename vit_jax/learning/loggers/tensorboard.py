@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
+from google.protobuf.message import DecodeError
 from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalar
+from tensorboard.plugins.histogram import metadata as histogram
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.image import metadata as image
+from tensorboard.plugins.scalar import metadata as scalar
+from tensorboard.plugins.text import metadata as text
+from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from vit_jax.core.errors import reading, writing
 from vit_jax.store.workdir import flatten, save
@@ -54,9 +65,6 @@ class TensorBoard:
         config: Mapping[str, Any] | None = None,
         program: str = "",
     ):
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
         for file in workdir.glob(f"{_FILES}*"):
             _truncate_after(file, start_step)
         now, host = time.time(), socket.gethostname()
@@ -78,12 +86,6 @@ class TensorBoard:
             self._write_config(start_step, config, program)
 
     def _write_config(self, step: int, config: Mapping[str, Any], program: str) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.plugins.custom_scalar import layout_pb2
-        from tensorboard.plugins.custom_scalar import metadata as custom_scalar
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-        from tensorboard.plugins.text import metadata as text
-
         fields = {name: json.loads(x) for name, x in flatten(config).items()}
         numbers = {k: x if isinstance(x, int | float) else str(x) for k, x in fields.items()}
         summary = hparams_pb(numbers, trial_id=str(self._workdir))
@@ -104,41 +106,32 @@ class TensorBoard:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one row. UserError if an earlier one could not be written."""
-        from tensorboard.plugins.scalar import metadata
-
-        kind = metadata.create_summary_metadata("", "")
+        kind = scalar.create_summary_metadata("", "")
         arrays = {name: np.asarray(value, np.float32) for name, value in values.items()}
         self._write(step, arrays, dict.fromkeys(values, kind))
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
         """Writes tensors [K, 3] of left edges, right edges and counts, as TensorBoard requires."""
-        from tensorboard.plugins.histogram import metadata
-
         arrays = {
             name: np.stack([h.edges[:-1], h.edges[1:], h.counts], axis=1)
             for name, h in histograms.items()
         }
-        kinds = {name: metadata.create_summary_metadata(name, "") for name in histograms}
+        kinds = {name: histogram.create_summary_metadata(name, "") for name in histograms}
         self._write(step, arrays, kinds)
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
         """Writes PNG files: width and height as texts, then the file, as TensorBoard requires."""
-        from tensorboard.plugins.image import metadata
-
         arrays = {}
         for name, png in pictures.items():
             sides = (str(side).encode() for side in Image.open(io.BytesIO(png)).size)
             arrays[name] = np.array([*sides, png], object)
         kinds = {
-            name: metadata.create_summary_metadata(name, "", converted_to_tensor=True)
+            name: image.create_summary_metadata(name, "", converted_to_tensor=True)
             for name in pictures
         }
         self._write(step, arrays, kinds)
 
     def _write(self, step: int, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.util.tensor_util import make_tensor_proto
-
         event = Event(wall_time=time.time(), step=step)
         for name, array in arrays.items():
             tensor = make_tensor_proto(array)
@@ -179,8 +172,6 @@ def _truncate_after(file: epath.Path, step: int) -> None:
 
     Raises UserError if it cannot be read or written.
     """
-    from google.protobuf.message import DecodeError
-    from tensorboard.compat.proto.event_pb2 import Event
 
     with reading("--workdir", file):
         data, end = file.read_bytes(), 0

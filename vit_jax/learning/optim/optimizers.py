@@ -360,7 +360,6 @@ def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
     def update(
         updates: Any, state: Any, params: Any = None, *, norm: Any = None, **_: Any
     ) -> tuple[Any, Any]:
-        del params
         norm = optax.tree.norm(updates) if norm is None else norm
         return jax.tree.map(
             lambda g: jnp.where(norm < max_norm, g, g / norm.astype(g.dtype) * max_norm), updates

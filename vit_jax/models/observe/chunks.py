@@ -62,9 +62,9 @@ def in_chunks(
     axis of images first. UserError for no image, and for one that does not have the model's size.
     """
     results: list[Any] = []
-    for part in _chunks(
-        _checked(images, (*model.preprocess.image_size, model.spec.channels)), chunk
-    ):
+    checked = _checked(images, (*model.preprocess.image_size, model.spec.channels))
+    while several := list(itertools.islice(checked, chunk)):
+        part = np.stack(several)
         size = chunk if results else len(part)  # a first chunk that is not full is the only one
         padding = ((0, size - len(part)), *((0, 0),) * 3)
         result = jax.device_get(look(np.pad(part, padding), len(part)))
@@ -72,11 +72,6 @@ def in_chunks(
     if not results:
         raise UserError("There is no image to look at.")
     return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
-
-
-def _chunks(images: Iterator[np.ndarray], chunk: int) -> Iterator[np.ndarray]:
-    while part := list(itertools.islice(images, chunk)):
-        yield np.stack(part)
 
 
 def _checked(images: Iterable[np.ndarray], shape: tuple[int, ...]) -> Iterator[np.ndarray]:
