@@ -62,19 +62,6 @@ def test_learns_from_a_headless_teacher_of_other_patches(tmp_path, teacher, dist
     assert not hasattr(weights.load(tmp_path), "method")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "name"),
-    [
-        ([], "method.teacher"),
-        (["method.teacher=absent"], "absent"),
-        (["method.patch_weight=0", "method.feature_weight=0"], "method.teacher"),
-    ],
-)
-def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, name):
-    with refused(name):
-        train(run("feature_distillation", *overrides), tmp_path)
-
-
 def test_a_dense_teacher_is_refused_and_one_mean_may_be_of_all_channels(tmp_path, teacher):
     """Features of patches in the place of an image's would be compared with other images'."""
     root = masks.write(tmp_path / "set")

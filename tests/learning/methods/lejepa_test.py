@@ -3,12 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from tests.learning.methods.runs_test import run
-from tests.messages import refused
 from vit_jax.learning.methods import lejepa
-from vit_jax.train import train
 
 ROUNDING = 1e-5
 
@@ -35,17 +31,3 @@ def test_what_is_skipped_does_not_count():
     rows = x[kept].reshape(-1, 3)
     expected = (x[kept] - rows.mean(0)) / np.sqrt(rows.var(0) + lejepa.NORM_EPSILON) * 2 + 1
     np.testing.assert_allclose(normed, expected, atol=ROUNDING)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "name"),
-    [
-        (["input.views=[]"], "input.views"),
-        (["input.views=['decode|random_resized_crop(7)']"], "(7, 7)"),
-        (["model.name=Axial-ViT-Ti/4"], "model.name=Axial"),
-        (["optim.grad_accum_steps=2"], "method.sigreg_weight=0.02"),
-    ],
-)
-def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, name):
-    with refused(name):
-        train(run("lejepa", *overrides), tmp_path)

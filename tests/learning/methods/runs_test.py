@@ -38,6 +38,8 @@ SMALLER = {
     ),
     "mae": ("method.decoder_width=16", "method.decoder_depth=1", "method.decoder_heads=2"),
 }  # fmt: skip
+LARGE, SMALL = RANDOM.format(16, 0.4), RANDOM.format(8, 0.1)
+BIT = ("model.width=none", "model.depth=none", "model.mlp_dim=none", "model.num_heads=none")
 MOVING = ("dino",)  # whose targets move, and so the loss's scale
 DENSE = {"depth", "segmentation"}  # tested in files of their own
 KINDS = sorted(set(METHODS) - {SUPERVISED, *DENSE})
@@ -66,6 +68,28 @@ def needed(tmp_path_factory):
 
 def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_on_eight_devices(run_python, folder, config):
+    """The losses of eight devices are those of one."""
+    program = """
+import sys, json
+from pathlib import Path
+from vit_jax import config as configs
+from vit_jax.train import train
+values, folder = sys.argv[1:]
+for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
+    mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
+    train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
+"""
+    values = json.dumps(configs.to_dict(config))
+    done = run_python("-c", program, values, str(folder), devices=8)
+    assert done.returncode == 0, done.stderr
+    one, eight = (
+        [row["train/loss"] for row in rows(folder / name) if "train/loss" in row]
+        for name in ("one", "eight")
+    )
+    np.testing.assert_allclose(one, eight, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -113,27 +137,10 @@ def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kin
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_eight_devices_agree_with_one(run_python, tmp_path, kind, needed):
-    program = """
-import sys, json
-from pathlib import Path
-from vit_jax import config as configs
-from vit_jax.train import train
-values, folder = sys.argv[1:]
-for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
-    mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
-    train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
-"""
     overrides = ("total.steps=8", *needed(kind))
     if run(kind, *overrides).method.whole_batch is None:  # else microbatches are refused
         overrides += ("optim.grad_accum_steps=2",)
-    config = configs.to_dict(run(kind, *overrides))
-    done = run_python("-c", program, json.dumps(config), str(tmp_path), devices=8)
-    assert done.returncode == 0, done.stderr
-    one, eight = (
-        [row["train/loss"] for row in rows(tmp_path / name) if "train/loss" in row]
-        for name in ("one", "eight")
-    )
-    np.testing.assert_allclose(one, eight, rtol=1e-5)
+    check_on_eight_devices(run_python, tmp_path, run(kind, *overrides))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +161,30 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
         ("masked_patch", ["evals.t.split=test", "evals.t.preprocess=decode|resize(16)"],
          "evals.t.kind=classification"),
         ("mae", ["model.position_at=shared"], "at shared"),
+        ("dino", ["input.views=[]"], "input.views"),
+        ("dino", [f"input.views=['{SMALL}']"], "(8, 8)"),
+        ("dino", [f"input.views=['{LARGE}','{RANDOM.format(20, 0.1)}']"], "(20, 20)"),
+        ("dino", [f"input.views=['{LARGE}','{RANDOM.format(7, 0.1)}']"], "(7, 7)"),
+        ("dino", ["model.name=Axial-ViT-Ti/4"], "model.name=Axial"),
+        ("dino", ["model.name=R50x1", *BIT, "method.patch_weight=1"], "method.patch_weight=1"),
+        ("dino", ["model.position_embedding=relative"], "model.position_embedding=relative"),
+        ("dino", ["method.patch_weight=1", "method.masked_views=0"], "method.masked_views=0"),
+        ("dino", ["method.masked_views=0.3"], "method.masked_views=0.3"),
+        ("dino", ["method.centring=sinkhorn", "method.centre_momentum=0"],
+         "method.centre_momentum=0"),
+        ("dino", ["method.patch_weight=1", "method.masked_least=0.6"], "method.masked_least=0.6"),
+        ("dino", ["optim.ema_decay=0.9"], "optim.ema_decay=0.9"),
+        ("dino", ["method.centring=sinkhorn", "optim.grad_accum_steps=2"],
+         "method.centring=sinkhorn"),
+        ("dino", ["input.cache=device"], "input.cache=device"),
+        ("lejepa", ["input.views=[]"], "input.views"),
+        ("lejepa", ["input.views=['decode|random_resized_crop(7)']"], "(7, 7)"),
+        ("lejepa", ["model.name=Axial-ViT-Ti/4"], "model.name=Axial"),
+        ("lejepa", ["optim.grad_accum_steps=2"], "method.sigreg_weight=0.02"),
+        ("feature_distillation", [], "method.teacher"),
+        ("feature_distillation", ["method.teacher=absent"], "absent"),
+        ("feature_distillation", ["method.patch_weight=0", "method.feature_weight=0"],
+         "method.teacher"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_learnt_is_one_message(tmp_path, kind, overrides, name):

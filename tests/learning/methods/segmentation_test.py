@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.conftest import TINY_RUN
 from tests.data import masks
+from tests.learning.methods.runs_test import check_on_eight_devices
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, weights
@@ -153,27 +154,10 @@ def test_masks_are_predicted_of_classes_and_rgb_images(tmp_path, outputs, channe
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["linear", "conv", "linear of depths"])
 def test_eight_devices_agree_with_one(run_python, tmp_path, head):
-    program = """
-import sys, json
-from pathlib import Path
-from vit_jax import config as configs
-from vit_jax.train import train
-values, folder = sys.argv[1:]
-for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
-    mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
-    train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
-"""
     root, of = masks.write(Path(tmp_path) / "set"), masks.of
     if head.endswith("depths"):
         root, of = masks.to_depths(root), masks.of_depths
     dense = f"model.dense={head.partition(' ')[0]}"
     overrides = [*of(root), dense, "total.steps=8", "optim.lr=1e-2"]
     overrides += ["optim.grad_accum_steps=2"] if head == "conv" else []
-    config = configs.to_dict(configs.resolve(TINY_RUN, overrides))
-    done = run_python("-c", program, json.dumps(config), str(tmp_path), devices=8)
-    assert done.returncode == 0, done.stderr
-    one, eight = (
-        [row["train/loss"] for row in rows(tmp_path / name) if "train/loss" in row]
-        for name in ("one", "eight")
-    )
-    np.testing.assert_allclose(one, eight, rtol=1e-5)
+    check_on_eight_devices(run_python, tmp_path, configs.resolve(TINY_RUN, overrides))

@@ -35,7 +35,6 @@ class Depth(Method):
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
     ) -> LossOutput:
         """The scale-invariant error of logarithms over an image's pixels that have a depth."""
-        del context
         depth = inputs.batch[DEPTH]
         predicted = dense.resized(model(inputs.images, train=True, rngs=key), depth.shape[1:])
         known, number = known_pixels(depth)

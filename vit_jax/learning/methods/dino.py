@@ -15,14 +15,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax import models
 from vit_jax.core.axes import CLASSES, MLP, STREAM, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.constraints import Constraint, unread_rules
 from vit_jax.core.schema.fields import COUNT, UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import masking, views
-from vit_jax.learning.methods.masking import VIT, Masks
+from vit_jax.learning.methods.masking import Masks
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.linear import Linear, param
 
@@ -39,11 +38,6 @@ class PrototypeHead(nnx.Module):
 
     The prototypes are stored unnormalised, as their authors' weight normalisation with a length
     that stays 1.
-
-    Args:
-      spec: the model's fields.
-      features: the width of what it gets.
-      prototypes: K.
     """
 
     def __init__(
@@ -178,13 +172,11 @@ class DINO(Method):
         return f"koleo_weight={self.koleo_weight:g}" if self.koleo_weight else None
 
     def check_name(self, name: str) -> None:
-        views.check_name(self.kind, name)
+        masking.check_kind(self.kind, name, views.VIT, views.BIT)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        kind = models.kind(name)
         _check_views(sizes)
-        if self.patch_weight and kind != VIT:
-            raise UserError(f"method.patch_weight={self.patch_weight:g} needs a ViT, not {name}.")
+        views.check_patch_weight(self.patch_weight, name)
         views.check_positions(name, spec, sizes)
         if self.patch_weight:
             number = spec.token_layout(sizes.image).num_patches

@@ -6,7 +6,7 @@ section 4.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,9 @@ from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, Step
 
 
 @dataclasses.dataclass(frozen=True)
-class Distillation(Method):
-    """The fields of config.method."""
+class TaughtMethod(Method):
+    """The fields of methods with a teacher."""
 
-    kind: str = field("distillation")
     teacher: str | None = field(
         None,
         "the weights of the teacher: a work directory, a checkpoint, or a file of Google, Hugging "
@@ -34,6 +33,21 @@ class Distillation(Method):
         "`None`: those that it was trained on",
         bounds=COUNT,
     )
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        Constraint(
+            "method.teacher",
+            lambda c: not c.method.teacher,
+            "is not a path: give that of a teacher's weights.",
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation(TaughtMethod):
+    """The fields of config.method."""
+
+    kind: str = field("distillation")
     temperature: float = field(1.0, "that both models' logits are divided by", bounds=(1e-3, 1e3))
     hard: bool = field(
         False,
@@ -46,11 +60,7 @@ class Distillation(Method):
 
     uses_labels = True
     constraints = (
-        Constraint(
-            "method.teacher",
-            lambda c: not c.method.teacher,
-            "is not a path: give that of a teacher's weights.",
-        ),
+        *TaughtMethod.constraints,
         Constraint(
             "method.temperature",
             lambda c: c.method.hard and c.method.temperature != 1,
@@ -63,7 +73,6 @@ class Distillation(Method):
         return (*MIXING_FIELDS, *(("label_smoothing",) if self.label_weight else ()))
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        del name, sizes
         if getattr(spec, "distillation_token", False) and not self.label_weight:
             raise UserError("model.distillation_token=true needs method.label_weight, as 0.5.")
 

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax import models
 from vit_jax.core.axes import STREAM, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.constraints import Constraint
-from vit_jax.core.schema.fields import COUNT, field
-from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
+from vit_jax.core.schema.fields import field
+from vit_jax.learning.method import LossOutput, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import views
+from vit_jax.learning.methods.distillation import TaughtMethod
 from vit_jax.models.layers.linear import Linear
 
 _EPSILON = 1e-8  # of norms, as torch.nn.functional.cosine_similarity
@@ -39,21 +39,10 @@ class Projections(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureDistillation(Method):
+class FeatureDistillation(TaughtMethod):
     """The fields of config.method."""
 
     kind: str = field("feature_distillation")
-    teacher: str | None = field(
-        None,
-        "the weights of the teacher, with a head or without: a work directory, a checkpoint, or a "
-        "file of Google, Hugging Face or timm",
-    )
-    teacher_image_size: int | None = field(
-        None,
-        "pixels of the side of the images that it sees, for which its positions are resized; "
-        "`None`: those that it was trained on",
-        bounds=COUNT,
-    )
     distance: str = field(
         "cosine",
         "between both: 1 minus the `cosine`, or `smooth_l1` to the teacher's, which are brought to "
@@ -70,11 +59,7 @@ class FeatureDistillation(Method):
 
     reads_teacher_logits = False
     constraints = (
-        Constraint(
-            "method.teacher",
-            lambda c: not c.method.teacher,
-            "is not a path: give that of a teacher's weights.",
-        ),
+        *TaughtMethod.constraints,
         Constraint(
             "method.patch_weight",
             lambda c: not c.method.patch_weight and not c.method.feature_weight,
@@ -83,8 +68,7 @@ class FeatureDistillation(Method):
     )
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        if self.patch_weight and models.kind(name) != views.VIT:
-            raise UserError(f"method.patch_weight={self.patch_weight:g} needs a ViT, not {name}.")
+        views.check_patch_weight(self.patch_weight, name)
 
     def extend_for(self, teacher: Callable[[], Any], model: Any, rngs: nnx.Rngs) -> nnx.Module:
         fields = teacher()

@@ -16,7 +16,7 @@ from vit_jax.core.axes import MLP, STREAM, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import ABOVE_0, COUNT, UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
-from vit_jax.learning.methods import views
+from vit_jax.learning.methods import masking, views
 from vit_jax.models.layers.initialization import ZEROS
 from vit_jax.models.layers.linear import Linear, param
 
@@ -71,7 +71,7 @@ class LeJEPA(Method):
         return f"sigreg_weight={self.sigreg_weight:g}"
 
     def check_name(self, name: str) -> None:
-        views.check_name(self.kind, name)
+        masking.check_kind(self.kind, name, views.VIT, views.BIT)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         if not sizes.views:

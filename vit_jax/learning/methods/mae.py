@@ -98,7 +98,7 @@ class MAE(Method):
     )
 
     def check_name(self, name: str) -> None:
-        masking.check_model(self.kind, name)
+        masking.check_kind(self.kind, name, masking.VIT)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         masking.check_pooling(self.kind, spec)

@@ -51,7 +51,7 @@ class MaskedPatch(Method):
     )
 
     def check_name(self, name: str) -> None:
-        masking.check_model(self.kind, name)
+        masking.check_kind(self.kind, name, masking.VIT)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         masking.check_pooling(self.kind, spec)
@@ -70,7 +70,6 @@ class MaskedPatch(Method):
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
     ) -> LossOutput:
         """The mean loss over each image's corrupted patches, and how many colours are right."""
-        del context
         order_key, kind_key, other_key, dropout = jax.random.split(key, 4)
         patches = model.patches(inputs.images)
         b, n, _ = patches.shape

@@ -21,11 +21,11 @@ class Masks(NamedTuple):
     counts: jax.Array  # float32 [B, M]: 1, or 0 for one that is not masked
 
 
-def check_model(method: str, name: str) -> None:
-    """UserError for a model that is not a plain ViT."""
-    kind = models.kind(name)
-    if kind != VIT:
-        raise UserError(f"method.kind={method} needs a plain ViT, not model.name={name}.")
+def check_kind(method: str, name: str, *kinds: str) -> None:
+    """UserError for a model of another kind."""
+    if models.kind(name) not in kinds:
+        known = " or ".join(kind.replace("A ", "a ") for kind in kinds)
+        raise UserError(f"method.kind={method} learns with {known}, not model.name={name}.")
 
 
 def check_pooling(method: str, spec: Any) -> None:

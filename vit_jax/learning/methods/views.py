@@ -15,10 +15,10 @@ from vit_jax.learning.methods.masking import VIT, Masks
 BIT = "A BiT ResNet"
 
 
-def check_name(method: str, name: str) -> None:
-    """UserError for a model that takes no images of several sizes."""
-    if models.kind(name) not in (VIT, BIT):
-        raise UserError(f"method.kind={method} learns with a ViT or a BiT, not model.name={name}.")
+def check_patch_weight(patch_weight: float, name: str) -> None:
+    """UserError for a loss of patches, and a model without them."""
+    if patch_weight and models.kind(name) != VIT:
+        raise UserError(f"method.patch_weight={patch_weight:g} needs a ViT, not {name}.")
 
 
 def check_positions(name: str, spec: Any, sizes: Sizes) -> None:
