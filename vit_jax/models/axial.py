@@ -47,8 +47,9 @@ from vit_jax.models.layers.kernels.xla import (
     normalised_weights,
 )
 from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.norm import GroupNorm
 from vit_jax.models.layers.regularization import split_key
-from vit_jax.models.layers.resnet import Bottleneck, ResNet, ResNetSpec, StdConv, group_norm, halved
+from vit_jax.models.layers.resnet import Bottleneck, ResNetSpec, StdConv, halved
 from vit_jax.models.layers.stack import UnitShape
 from vit_jax.models.vit import RELATIVE, SIZES, ViT, ViTSpec
 
@@ -75,10 +76,6 @@ class LineAttention(AdjustedAttention):
     """Self-attention along the rows, or the columns, of a grid of tokens.
 
     Always by XLA's program: the kernels are for more tokens than a line has.
-
-    Args:
-      grid: the tokens are these rows and columns, and no others.
-      kind: of the lines, ROW or COLUMN.
     """
 
     def __init__(self, spec: BlockSpec, *, grid: Grid, kind: str, rngs: nnx.Rngs):
@@ -100,7 +97,6 @@ class LineAttention(AdjustedAttention):
         )
 
     def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
-        del key
         assert projected.bias is None
         each = (lines(x, self.grid, self.kind) for x in projected[:3])
         return joined(attend(*each, self.precision.softmax), self.grid, self.kind)
@@ -152,11 +148,6 @@ class PositionSensitiveAttention(nnx.Module):
     v_p + c_(p-o). Queries and keys have half as many channels as values, and the logits are not
     scaled. All heads share the offsets, in whose table p - o is row p - o + n - 1: a, b and c side
     by side.
-
-    Args:
-      channels: C, of each position.
-      num_heads: H; C must divide by 2 H.
-      length: n, positions of a line.
     """
 
     def __init__(
@@ -174,11 +165,11 @@ class PositionSensitiveAttention(nnx.Module):
             precision=spec.precision,
             rngs=rngs,
         )
-        self.norm1 = group_norm(2 * channels, CHANNELS, spec, rngs)
+        self.norm1 = GroupNorm(2 * channels, CHANNELS, spec, rngs)
         head_size = channels // num_heads
         init, shape = initializers.normal(head_size**-0.5), (2 * length - 1, 2 * head_size)
         self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
-        self.norm2 = group_norm(channels, CHANNELS, spec, rngs)
+        self.norm2 = GroupNorm(channels, CHANNELS, spec, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, n, C] -> [B, n, C]."""
@@ -228,7 +219,7 @@ class AxialUnit(Bottleneck):
     def __init__(self, shape: UnitShape, spec: "AxialResNetSpec", *, rngs: nnx.Rngs):
         inputs, hidden, outputs, size = shape.inputs, shape.hidden, shape.outputs, shape.size_in
         conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
-        norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
+        norm: Any = functools.partial(GroupNorm, spec=spec, rngs=rngs)
         along = functools.partial(
             PositionSensitiveAttention, hidden, spec.num_heads, spec=spec, rngs=rngs
         )
@@ -372,9 +363,7 @@ class AxialResNet(BiT):
     """A BiT with other units; its learned offsets are for a feature map of one size."""
 
     spec: AxialResNetSpec
-
-    def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
-        return ResNet(self.spec, make_unit=AxialUnit, image_size=image_size, rngs=rngs)
+    unit = AxialUnit
 
 
 AXIAL_RESNET = Family(

@@ -11,7 +11,8 @@ from vit_jax.core.axes import WIDTH
 from vit_jax.core.schema.constraints import Constraint
 from vit_jax.models.convnet import ConvNet, ConvNetSpec
 from vit_jax.models.family import Family, rule
-from vit_jax.models.layers.resnet import ResNet, ResNetSpec, group_norm
+from vit_jax.models.layers.norm import GroupNorm
+from vit_jax.models.layers.resnet import Bottleneck, ResNet, ResNetSpec
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {
@@ -70,15 +71,12 @@ def name_of_units(units: tuple[int, ...]) -> str:
 class BiT(ConvNet):
     """A BiT: root, stages, a norm and a relu, the mean over all positions, a head."""
 
-    def _make_body(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> None:
-        self.resnet = self._make_resnet(image_size, rngs)
-        if self.spec.pre_activation:
-            self.norm = group_norm(self.spec.map_channels, WIDTH, self.spec, rngs)
+    unit: ClassVar[type[Bottleneck]] = Bottleneck
 
-    def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
-        """Images -> the feature map."""
-        del image_size
-        return ResNet(self.spec, rngs=rngs)
+    def _make_body(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> None:
+        self.resnet = ResNet(self.spec, make_unit=self.unit, image_size=image_size, rngs=rngs)
+        if self.spec.pre_activation:
+            self.norm = GroupNorm(self.spec.map_channels, WIDTH, self.spec, rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].

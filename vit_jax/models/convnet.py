@@ -80,7 +80,6 @@ class ConvNet(Classifier):
         raise NotImplementedError
 
     def _head_init(self, num_classes: int) -> Initializer:
-        del num_classes
         return initializers.zeros
 
     def feature_map(self, images: jax.Array) -> jax.Array:

@@ -37,11 +37,7 @@ class DenseHead(nnx.Module):
 
 
 class LinearHead(DenseHead):
-    """Batch norm and a 1 x 1 convolution, as DINOv2 evaluates features (arXiv 2304.07193, 7.4).
-
-    Args:
-      grid: rows and columns of patches.
-    """
+    """Batch norm and a 1 x 1 convolution, as DINOv2 evaluates features (arXiv 2304.07193, 7.4)."""
 
     def __init__(
         self, spec: Any, num_classes: int, grid: tuple[int, int], init: Initializer, rngs: nnx.Rngs
@@ -84,7 +80,6 @@ class ConvHead(DenseHead):
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """[B, N, D] -> [B, 4 h, 4 w, C]."""
-        del train
         x = x.reshape(x.shape[0], *self.grid, x.shape[-1])
         for conv, normed in ((self.conv1, self.norm1), (self.conv2, self.norm2)):
             x = jax.nn.gelu(normed(conv(x)))

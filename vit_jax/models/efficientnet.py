@@ -248,7 +248,6 @@ class EfficientNet(ConvNet):
     """An EfficientNet: root, seven stages, a 1 x 1 convolution, the mean over positions, a head."""
 
     def _make_body(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> None:
-        del image_size
         spec = self.spec
         self.root = Root(spec, rngs=rngs)
         add_stages(
@@ -270,28 +269,22 @@ class EfficientNet(ConvNet):
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
 
-        Args:
-          images: prepared by `preprocess`.
-          train: with dropout and stochastic depth, for which `rngs` is needed; norms take their
-            moments from the batch, and their running statistics have gradients of their own.
-          rngs: an nnx.Rngs with a stream "dropout", or a key.
+        train, rngs: as of a ViT; norms then take their moments from the batch, and their running
+        statistics have gradients of their own.
         """
         draws = self.spec.dropout or self.spec.stochastic_depth
         keys = jax.random.split(dropout_key(rngs)) if train and draws else (None, None)
-        x = self.pool(self._map(images, keys[0], train))
+        x = self.pool(self.top(self._run(images, keys[0], train)[0], train))
         return self.classify(self.dropout(x, keys[1]))
 
     def feature_map(self, images: jax.Array) -> jax.Array:
-        return self._map(images, None, False)
+        return self.top(self._run(images)[0], False)
 
     def unit_maps(self, images: jax.Array, layers: tuple[int, ...]) -> tuple[jax.Array, ...]:
-        return self._run(images, None, False, layers)[1]
-
-    def _map(self, images: jax.Array, key: Any, train: bool) -> jax.Array:
-        return self.top(self._run(images, key, train)[0], train)
+        return self._run(images, layers=layers)[1]
 
     def _run(
-        self, images: jax.Array, key: Any, train: bool, layers: tuple[int, ...] = ()
+        self, images: jax.Array, key: Any = None, train: bool = False, layers: tuple[int, ...] = ()
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
         self.spec.check_images(images, self.preprocess.image_size)
@@ -353,32 +346,22 @@ def pointwise(
 class Root(nnx.Module):
     """3 x 3 convolution, stride 2; norm and swish."""
 
-    def __init__(self, spec: MBConvSpec, *, rngs: nnx.Rngs):
+    def __init__(self, spec: EfficientNetSpec, *, rngs: nnx.Rngs):
         width = spec.stage_channels[0]
-        self.conv = Conv(width, spec, rngs=rngs)
+        shape = (ROOT_KERNEL, ROOT_KERNEL, spec.channels, width)
+        init, names = fan_out(ROOT_KERNEL**2 * width), (KERNEL, KERNEL, PATCH, WIDTH)
+        self.conv = nnx.Dict(kernel=param(init, shape, names, rngs.params()))
         self.norm = BatchNorm(width, WIDTH, spec)
+        self.spec = spec
 
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         """[B, H, W, 3] -> [B, ceil(H / 2), ceil(W / 2), C]."""
-        x = jax.nn.silu(self.norm(self.conv(images), train))
-        return constrain(x, BATCH, None, None, STREAM)
-
-
-class Conv(nnx.Module):
-    """The root's convolution of the image, with a kernel [3, 3, channels, C]."""
-
-    def __init__(self, width: int, spec: Any, *, rngs: nnx.Rngs):
-        shape = (ROOT_KERNEL, ROOT_KERNEL, spec.channels, width)
-        names = (KERNEL, KERNEL, PATCH, WIDTH)
-        init = fan_out(ROOT_KERNEL**2 * width)
-        self.kernel = param(init, shape, names, rngs.params())
-        self.spec = spec
-
-    def __call__(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, ceil(H / 2), ceil(W / 2), C]."""
         precision = self.spec.precision
-        pad = padding(self.spec.pad, (images.shape[1], images.shape[2]), ROOT_KERNEL, 2)
-        return convolve(images.astype(precision.compute), self.kernel[...], 2, pad, precision)
+        pad = padding(self.spec.pad, images.shape[1:3], ROOT_KERNEL, 2)
+        x = images.astype(precision.compute)
+        x = convolve(x, self.conv["kernel"][...], 2, pad, precision)
+        x = jax.nn.silu(self.norm(x, train))
+        return constrain(x, BATCH, None, None, STREAM)
 
 
 class Depthwise(nnx.Module):
@@ -393,7 +376,7 @@ class Depthwise(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] -> [B, ceil(H / stride), ceil(W / stride), C]."""
-        pad = padding(self.spec.pad, (x.shape[1], x.shape[2]), self.kernel_size, self.stride)
+        pad = padding(self.spec.pad, x.shape[1:3], self.kernel_size, self.stride)
         return convolve_each(x, self.kernel[...], self.stride, pad)
 
 

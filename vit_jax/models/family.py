@@ -99,7 +99,6 @@ class ModelSpec(StackSpec):
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         """Whether a model for images of `image_size` takes those of `size`; (height, width)."""
-        del size, image_size
         return True
 
     def check_images(self, images: Any, image_size: tuple[int, int]) -> None:

@@ -75,11 +75,9 @@ class Classifier(nnx.Module):
 
 def no_head(model: Classifier, features: jax.Array, train: bool) -> jax.Array:
     """[B, D] -> [B, D]: the features."""
-    del model, train
     return features
 
 
 def one_head(model: Classifier, features: jax.Array, train: bool) -> jax.Array:
     """[B, D] -> [B, C]: the logits."""
-    del train
     return constrain(model.head(features), BATCH, CLASSES)

@@ -15,11 +15,10 @@ from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family, multiple, rule
-from vit_jax.models.layers.block import identity
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec
 from vit_jax.models.layers.stack import unit_input_bytes
 from vit_jax.models.layers.tokens import PatchEmbedding
-from vit_jax.models.vit import SIZES, ViT, ViTSpec, make_token_norm, of_shape
+from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
 
 # From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (
@@ -96,16 +95,7 @@ class ResNetPatches(nnx.Module):
 
     def __init__(self, spec: HybridSpec, *, rngs: nnx.Rngs):
         self.resnet = ResNet(spec, rngs=rngs)
-        self.projection = PatchEmbedding(
-            spec.map_patch_size,
-            spec.width,
-            channels=spec.map_channels,
-            bias=spec.patch_bias,
-            norm=make_token_norm(spec, rngs) if spec.patch_norm else identity,
-            init=spec.init,
-            precision=spec.precision,
-            rngs=rngs,
-        )
+        self.projection = PatchEmbedding(spec, spec.map_patch_size, spec.map_channels, rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]; patches row by row."""

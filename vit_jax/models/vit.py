@@ -7,6 +7,7 @@ valid combinations and costs, and the names that imply them.
 import dataclasses
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -34,8 +35,7 @@ from vit_jax.models.layers.block import (
 )  # fmt: skip
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
-from vit_jax.models.layers.norm import norm
-from vit_jax.models.layers.posemb import Positions
+from vit_jax.models.layers.posemb import LearnedPositions, Positions
 from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
 from vit_jax.models.layers.stack import Stack, call_block
 from vit_jax.models.layers.tokens import (
@@ -53,8 +53,8 @@ class ViT(Classifier):
     B images, N tokens of width D, C classes.
 
     Attributes:
-      prefix, add_positions, read_out: functions of the model, chosen by its spec, that give the
-        learned tokens, add positions at the input, and apply the heads.
+      prefix: names of the parameters whose sums are the learned tokens.
+      read_out: a function of the model, chosen by its spec, that applies the heads.
     """
 
     def __init__(
@@ -66,15 +66,7 @@ class ViT(Classifier):
         preprocess: Preprocess,
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
-
-        Args:
-          spec: the architecture.
-          num_classes: C, for the head; 0: no head.
-          image_size: (height, width) in pixels; multiples of the patch size, or crop_to_patches.
-          preprocess: how its images must be prepared.
-          rngs: nnx.Rngs with a stream for "params".
-        """
+        """Draws the parameters."""
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         width, init = spec.width, spec.init
         layout, place = spec.token_layout(image_size), spec.position_place
@@ -88,22 +80,22 @@ class ViT(Classifier):
         def vector(initializer: Initializer) -> nnx.Param:
             return param(initializer, (width,), (WIDTH,), rngs.params())
 
-        make_norm = functools.partial(make_token_norm, spec, rngs)
+        make_norm = functools.partial(spec.make_norm, rngs)
         self.patches = self._make_patches(rngs)
-        prefix: list[Callable[[ViT], jax.Array]] = []  # [number, D] each
+        prefix: list[tuple[str, ...]] = []
         if spec.has_class_token:
             self.cls = vector(init.class_token)
-            prefix.append(_class_token)
+            prefix.append(("cls",))
         if spec.distillation_token:
             self.distillation_token = vector(init.positions)
-            prefix.append(_distillation_token)
+            prefix.append(("distillation_token",))
         if spec.distillation_position:
             self.distillation_position = vector(init.positions)
-            prefix[-1] = _placed_distillation_token
+            prefix[-1] = ("distillation_token", "distillation_position")
         if spec.registers:  # random: equal ones, without positions, would stay equal
             shape, axes = (spec.registers, width), (TOKENS, WIDTH)
             self.registers = param(init.positions, shape, axes, rngs.params())
-            prefix.append(_registers)
+            prefix.append(("registers",))
         self.prefix = tuple(prefix)
         self._make_positions(layout, rngs)
         self.pre_norm = make_norm() if spec.pre_norm else identity
@@ -178,9 +170,12 @@ class ViT(Classifier):
         """Embedded patches [B, N', D] -> [B, N, D]: the tokens of eq. 1, the learned ones first."""
         x = patches.astype(self.spec.stream_dtype)
         batch = x.shape[0]  # not len(x): exports leave it open
-        rows = (tokens(self).astype(x.dtype) for tokens in self.prefix)
+        sums = (
+            functools.reduce(operator.add, (getattr(self, n)[...] for n in p)) for p in self.prefix
+        )
+        rows = (jnp.atleast_2d(tokens).astype(x.dtype) for tokens in sums)
         prefix = [jnp.broadcast_to(t, (batch, *t.shape)) for t in rows]
-        x = self.add_positions(self, jnp.concatenate([*prefix, x], axis=1))
+        x = getattr(self, self.input_positions)(jnp.concatenate([*prefix, x], axis=1))
         x = self.pre_norm(x).astype(x.dtype)
         return faster.replacing("stream", constrain)(x, BATCH, TOKENS, STREAM)
 
@@ -199,14 +194,14 @@ class ViT(Classifier):
     def complete(self, block: Any) -> Any:
         """A block taken from the stack, with the position embedding that all share, if they do."""
         for sharing in block.sharing_blocks:
-            sharing.positions = self.shared_positions(self)
+            sharing.positions = getattr(self, self.shared_positions)
         return block
 
     def resized(self, layout: TokenLayout) -> "ViT":
         """The same model for images of another size: positions are interpolated (Positions.on)."""
         resized = nnx.merge(*nnx.split(self))
-        resized.positions = self.positions.on(layout, self.spec.width)
-        resized.rotary = self.rotary.on(layout, self.spec.width)
+        resized.positions = self.positions.on(layout)
+        resized.rotary = self.rotary.on(layout)
         return resized
 
     # --- other outputs than logits, and two heads
@@ -240,73 +235,26 @@ class ViT(Classifier):
         """The position embedding of the whole model, or both that it has."""
         spec, place = self.spec, self.spec.position_place
         self.positions = Positions() if place == "layers" else make_positions(spec, layout, rngs)
-        self.add_positions = _unplaced if place == "shared" else _placed
-        self.rotary, self.shared_positions = Positions(), _positions
+        self.rotary = Positions()
+        # Names of those that act on tokens at the input, and of those that blocks share.
+        self.input_positions = "rotary" if place == "shared" else "positions"
+        self.shared_positions = "positions"
         if spec.absolute_positions:
-            self.rotary, self.shared_positions = self.positions, _rotary
-            self.positions = make_positions(spec, layout, rngs, "learned_1d")
-            self.add_positions = _placed
+            self.rotary, self.positions = self.positions, LearnedPositions(spec, layout, rngs)
+            self.input_positions, self.shared_positions = "positions", "rotary"
 
     def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
         """The layer from images to embedded patches, [B, N', D]; hybrids have another one."""
-        spec = self.spec
-        return PatchEmbedding(
-            spec.patch_size,
-            spec.width,
-            channels=spec.channels,
-            bias=spec.patch_bias,
-            norm=make_token_norm(spec, rngs) if spec.patch_norm else identity,
-            init=spec.init,
-            precision=spec.precision,
-            rngs=rngs,
-        )
+        return PatchEmbedding(self.spec, self.spec.patch_size, self.spec.channels, rngs)
 
     def _make_block(
         self, make_block: Callable[..., Block], layout: TokenLayout, rngs: nnx.Rngs
     ) -> nnx.Module:
         """A block for tokens of this layout, which axial ones (axial.py) need to know."""
-        del layout
         return make_block(self.spec, rngs=rngs)
 
 
 # --- what a model computes of the parts that it has, chosen as it is made
-
-
-def _class_token(model: ViT) -> jax.Array:
-    return model.cls[None]
-
-
-def _distillation_token(model: ViT) -> jax.Array:
-    return model.distillation_token[None]
-
-
-def _placed_distillation_token(model: ViT) -> jax.Array:
-    return model.distillation_token[None] + model.distillation_position[...]
-
-
-def _registers(model: ViT) -> jax.Array:
-    return model.registers[...]
-
-
-def _placed(model: ViT, x: jax.Array) -> jax.Array:
-    """Tokens with the positions that act at the input, if any do."""
-    return model.positions(x)
-
-
-def _unplaced(model: ViT, x: jax.Array) -> jax.Array:
-    """Tokens of a model whose blocks share its positions."""
-    del model
-    return x
-
-
-def _positions(model: ViT) -> Positions:
-    """Those that blocks share."""
-    return model.positions
-
-
-def _rotary(model: ViT) -> Positions:
-    """Those that blocks share beside a table at the input."""
-    return model.rotary
 
 
 def _logits_of_heads(model: ViT, features: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -318,7 +266,6 @@ def _logits_of_heads(model: ViT, features: jax.Array) -> tuple[jax.Array, jax.Ar
 
 def _mean_of_heads(model: ViT, features: jax.Array, train: bool) -> jax.Array:
     """[B, 2 D] -> [B, C]."""
-    del train
     class_logits, distillation_logits = _logits_of_heads(model, features)
     return (class_logits + distillation_logits) / 2
 
@@ -357,24 +304,9 @@ def unit_length(x: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-12)
 
 
-def make_token_norm(spec: "ViTSpec", rngs: nnx.Rngs) -> nnx.Module:
-    """A norm of tokens."""
-    return norm(
-        spec.norm,
-        spec.width,
-        WIDTH,
-        epsilon=spec.norm_epsilon,
-        precision=spec.precision,
-        rngs=rngs,
-    )
-
-
-def make_positions(
-    spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs, kind: str | None = None
-) -> Positions:
-    """A position embedding, for all blocks or for one; kind: default the spec's."""
-    kind = kind or spec.position_embedding
-    return POSITIONS[kind.partition("_")[0]](kind, spec, layout, rngs)
+def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
+    """A position embedding, for all blocks or for one."""
+    return POSITIONS[spec.position_embedding](spec, layout, rngs)
 
 
 def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
@@ -399,12 +331,18 @@ def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
 # Parts that a spec names, which are imported by the models that have them.
 POSITIONS = entry_points.Parts[Callable[..., Positions]](
     "positions",
-    {  # by the first word of model.position_embedding
-        "none": "vit_jax.models.layers.posemb:make",
-        "learned": "vit_jax.models.layers.posemb:make",
-        "sincos": "vit_jax.models.layers.posemb:make",
-        "relative": "vit_jax.models.layers.relative:make",
-        "rotary": "vit_jax.models.layers.rotary:make",
+    {
+        "none": "vit_jax.models.layers.posemb:Positions",
+        "learned_1d": "vit_jax.models.layers.posemb:LearnedPositions",
+        "learned_2d": "vit_jax.models.layers.posemb:Learned2dPositions",
+        "relative": "vit_jax.models.layers.relative:RelativePositions",
+        "relative_2d": "vit_jax.models.layers.relative:Relative2dPositions",
+        "relative_mlp": "vit_jax.models.layers.relative:RelativeMlpPositions",
+        "sincos_1d": "vit_jax.models.layers.posemb:SinCosPositions",
+        "sincos_2d": "vit_jax.models.layers.posemb:SinCosPositions",
+        "rotary_2d": "vit_jax.models.layers.rotary:Rotary2dPositions",
+        "rotary_axial": "vit_jax.models.layers.rotary:AxialRotaryPositions",
+        "rotary_mixed": "vit_jax.models.layers.rotary:MixedRotaryPositions",
     },
 )
 SHARING_BLOCKS = entry_points.Parts[type[SharingBlock]](

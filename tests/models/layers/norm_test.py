@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +28,8 @@ def test_norms_equal_their_formulas(kind):
 
 
 def group_norm(precision=FLOAT32):
-    return GroupNorm(64, WIDTH, epsilon=EPS, precision=precision, rngs=nnx.Rngs(0))
+    spec = SimpleNamespace(group_norm_epsilon=EPS, precision=precision)
+    return GroupNorm(64, WIDTH, spec, nnx.Rngs(0))
 
 
 def test_each_pair_of_64_channels_is_a_group():

@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 from tests.messages import refused
-from vit_jax.models.layers.initialization import MAKERS
 from vit_jax.models.layers.posemb import (
     Learned2dPositions,
     LearnedPositions,
@@ -23,8 +22,9 @@ from vit_jax.models.layers.resized_positions import (
     resize,
     resize_positions,
 )
+from vit_jax.models.vit import ViTSpec
 
-START = {"init": MAKERS["vit"](16).positions, "rngs": nnx.Rngs(0)}
+SIZES = {"patch_size": 4, "depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 4}
 ROUNDING = 1e-6  # float32 of numbers up to 1
 
 
@@ -49,19 +49,20 @@ def test_sincos_2d_is_a_quarter_each_of_sines_and_cosines_of_column_and_row():
 
 def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
     x = jnp.zeros((2, 7, 8))
-    two = SinCosPositions(TokenLayout((2, 3), True), "sincos_2d")(x)
+    in_1d, in_2d = (ViTSpec(**SIZES, position_embedding=f"sincos_{n}d") for n in (1, 2))
+    two = SinCosPositions(in_2d, TokenLayout((2, 3), True))(x)
     assert not two[:, 0].any()
     np.testing.assert_allclose(two[0, 1:], sincos_2d((2, 3), 8), atol=ROUNDING)
-    without = SinCosPositions(TokenLayout((2, 3), False), "sincos_2d")(x[:, 1:])
+    without = SinCosPositions(in_2d, TokenLayout((2, 3), False))(x[:, 1:])
     np.testing.assert_array_equal(without, two[:, 1:])
-    one = SinCosPositions(TokenLayout((2, 3), True), "sincos_1d")(x)
+    one = SinCosPositions(in_1d, TokenLayout((2, 3), True))(x)
     np.testing.assert_allclose(one[0, 0], [0, 1] * 4)
     np.testing.assert_allclose(one[1], sincos_1d(7, 8), atol=ROUNDING)
 
 
 def test_biases_of_offsets_are_of_rows_and_columns():
     layout = TokenLayout((2, 3), class_token=True, registers=1)
-    positions = Relative2dPositions(layout, 4, **START)
+    positions = Relative2dPositions(ViTSpec(**SIZES), layout, nnx.Rngs(0))
     query, table = jnp.zeros((5, 8, 4, 2)), positions.offsets_2d[...]
     bias = positions.bias(query)
     assert (bias.shape, table.shape) == ((1, 4, 8, 8), (3 * 5 + 3, 4))
@@ -70,7 +71,7 @@ def test_biases_of_offsets_are_of_rows_and_columns():
         np.testing.assert_array_equal(bias[0, :, 2 + a, 2 + b], table[(down + 1) * 5 + right + 2])
     for place, row in (((0, 4), 15), ((1, 2), 15), ((5, 0), 16), ((0, 1), 17), ((0, 0), 17)):
         np.testing.assert_array_equal(bias[0, :, place[0], place[1]], table[row])
-    by_mlp = RelativeMlpPositions(layout, 4, 6, **START).bias(query)
+    by_mlp = RelativeMlpPositions(ViTSpec(**SIZES), layout, nnx.Rngs(0)).bias(query)
     assert not by_mlp[:, :, :2].any() and not by_mlp[:, :, :, :2].any()
     np.testing.assert_array_equal(by_mlp[0, :, 2, 3], by_mlp[0, :, 6, 7])  # one column apart
     assert (by_mlp[0, :, 2, 3] != by_mlp[0, :, 3, 2]).any()
@@ -80,7 +81,7 @@ def test_biases_of_offsets_are_of_rows_and_columns():
 def test_registers_have_no_position(kind):
     """Registers lie between the class token and the patches, whose positions are unchanged."""
     layout = TokenLayout((2, 3), True)
-    positions = kind(layout, "sincos_1d") if kind is SinCosPositions else kind(layout, 8, **START)
+    positions = kind(ViTSpec(**SIZES, position_embedding="sincos_1d"), layout, nnx.Rngs(0))
     without = positions(jnp.zeros((1, 7, 8)))[0]
     positions.layout = TokenLayout((2, 3), True, registers=2)
     table = positions(jnp.zeros((1, 9, 8)))[0]
@@ -208,12 +209,3 @@ def test_offsets_cannot_be_resized():
     for new, same_grid in (((5, 4), True), ((9, 4), False)):  # 2 x 4 patches, then 4 x 2
         with refused("positions/offsets"):
             check_resizable("positions/offsets", (9, 4), new, same_grid=same_grid)
-
-
-def test_bilinear_between_two_rows():
-    """Centres at 1/4 and 3/4 of the image become 1/8, 3/8, 5/8, 7/8; the outer values extend."""
-    table = jnp.asarray([[0.0], [1.0]])
-    resized = resize_positions(
-        table, TokenLayout((2, 1), False), TokenLayout((4, 1), False), method="bilinear"
-    )
-    np.testing.assert_allclose(resized[:, 0], [0, 0.25, 0.75, 1], atol=RESIZED_ROUNDING)

@@ -115,14 +115,6 @@ def test_layers_differ_and_do_not_depend_on_how_they_are_run():
     assert not np.array_equal(scanned[0], scanned[1])
 
 
-@pytest.mark.parametrize("scan", [True, False])
-def test_intermediate_layers(scan):
-    stack, x = make_stack(scan), jnp.ones((1, 2, 16))
-    first, _, third = stack.outputs(x)
-    np.testing.assert_array_equal(stack(x), third)
-    assert not np.array_equal(first, third)
-
-
 class AddsItsRate(nnx.Module):
     def __init__(self, rngs):
         self.zero = param(lambda *_: jnp.zeros(()), (), (), None)

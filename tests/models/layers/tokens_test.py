@@ -5,17 +5,16 @@ import pytest
 from flax import nnx
 
 from vit_jax.models.layers.block import BlockSpec
-from vit_jax.models.layers.initialization import MAKERS
-from vit_jax.models.layers.linear import FLOAT32
 from vit_jax.models.layers.tokens import AttentionPooling, PatchEmbedding
+from vit_jax.models.vit import ViTSpec
 
-INIT = MAKERS["vit"](8)
+SPEC = ViTSpec(patch_size=4, depth=1, width=8, mlp_dim=8, num_heads=2)
 ROUNDING = 1e-5  # float32 sums of 48 terms in another order
 
 
 @pytest.mark.parametrize("size", [(8, 12), (11, 13)])
 def test_equals_a_strided_convolution(size):
-    patches = PatchEmbedding(4, 8, channels=3, init=INIT, precision=FLOAT32, rngs=nnx.Rngs(0))
+    patches = PatchEmbedding(SPEC, 4, 3, nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(1), (2, *size, 3))
     expected = jax.lax.conv_general_dilated(
         images,

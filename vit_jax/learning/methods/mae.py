@@ -22,7 +22,6 @@ from vit_jax.learning.methods import masking
 from vit_jax.models.head import head
 from vit_jax.models.layers.block import Block
 from vit_jax.models.layers.linear import Linear, param
-from vit_jax.models.layers.norm import norm
 from vit_jax.models.layers.posemb import sincos
 from vit_jax.models.layers.stack import Stack
 from vit_jax.models.vit import ViTSpec
@@ -50,9 +49,7 @@ class Decoder(nnx.Module):
         )
         self.mask = param(initializers.normal(0.02), (spec.width,), (WIDTH,), rngs.params())
         self.blocks = Stack(functools.partial(Block, spec), spec, depth=spec.depth, rngs=rngs)
-        self.norm = norm(
-            spec.norm, spec.width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
-        )
+        self.norm = spec.make_norm(rngs)
         pixels = model.channels * model.patch_size**2
         self.head = head(spec, spec.width, pixels, kernel_init=init.kernel, rngs=rngs)
         self.spec = spec
@@ -125,7 +122,6 @@ class MAE(Method):
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
     ) -> LossOutput:
         """The mean squared distance of each image's masked pixels (section 3)."""
-        del context
         order_key, dropout = jax.random.split(key)
         spec, images = model.spec, inputs.images
         layout = spec.token_layout(images.shape[1:3])._replace(registers=0)

@@ -62,7 +62,7 @@ class Block(nnx.Module):
         attention: "Callable[..., SelfAttention] | None" = None,
         rngs: nnx.Rngs,
     ):
-        make_norm = functools.partial(_norm, spec, spec.width, WIDTH, rngs)
+        make_norm = functools.partial(spec.make_norm, rngs)
         self.norm1 = identity if spec.norm_branch else make_norm()
         self.attention = (attention or make_attention)(spec, rngs=rngs)
         self.norm2 = None if spec.parallel else identity if spec.norm_branch else make_norm()
@@ -82,41 +82,35 @@ class Block(nnx.Module):
     ) -> jax.Array:
         """[B, N, D] -> [B, N, D].
 
-        Args:
-          x: tokens.
-          key: for dropout and stochastic depth; None in evaluation.
-          drop_rate: probability that an example skips a branch; None: never.
+        key: for dropout and stochastic depth; None in evaluation. drop_rate: probability that an
+        example skips a branch; None: never.
         """
-        keys = split_key(key, 5)
-        normed = self.norm1(x)
-        y = self.attention.attend(self.project(normed), keys[0])
-        y = self.dropout(checkpoint_name(y, "block/attention"), keys[0])
-        x = x + drop_branch(self.scale1(y), drop_rate, keys[1])  # Eq. 2
-        x, y = self.between(self, x, normed)
-        y = self.dropout(checkpoint_name(self.mlp(y, keys[2]), "block/mlp"), keys[3])
-        return x + drop_branch(self.scale2(y), drop_rate, keys[4])  # Eq. 3
+        return self._compute(x, key, drop_rate, self.attention.attend)
 
     def first_tokens(
-        self,
-        number: int,
-        x: jax.Array,
-        key: jax.Array | None = None,
-        drop_rate: jax.Array | None = None,
+        self, number: int, x: jax.Array, key: Any = None, drop_rate: Any = None
     ) -> jax.Array:
         """[B, N, D] -> [B, number, D]: the first of the block's tokens, without the others.
 
         They attend to all N; random numbers are drawn for all, so results are the same.
         """
+        attend = functools.partial(self.attention.attend_first, number)
+        return self._compute(x, key, drop_rate, attend)
+
+    def _compute(
+        self, x: jax.Array, key: Any, drop_rate: Any, attend: Callable[..., jax.Array]
+    ) -> jax.Array:
+        """The tokens that `attend` gives, the first or all."""
         keys, tokens = split_key(key, 5), x.shape[1]
         normed = self.norm1(x)
-        y = self.attention.attend_first(self.project(normed), number, keys[0])
-        y = self.dropout.first_tokens(y, keys[0], tokens)
-        x = x[:, :number] + drop_branch(self.scale1(y), drop_rate, keys[1])
+        y = checkpoint_name(attend(self.project(normed), keys[0]), "block/attention")
+        number = y.shape[1]
+        y = self.dropout(y, keys[0], tokens)
+        x = x[:, :number] + drop_branch(self.scale1(y), drop_rate, keys[1])  # Eq. 2
         x, y = self.between(self, x, normed[:, :number])
-        y = self.mlp.hidden(y)
-        y = self.mlp.project(self.mlp.dropout.first_tokens(y, keys[2], tokens))
-        y = self.dropout.first_tokens(y, keys[3], tokens)
-        return x + drop_branch(self.scale2(y), drop_rate, keys[4])
+        y = checkpoint_name(self.mlp(y, keys[2], tokens), "block/mlp")
+        y = self.dropout(y, keys[3], tokens)
+        return x + drop_branch(self.scale2(y), drop_rate, keys[4])  # Eq. 3
 
     def project(self, normed: jax.Array) -> Projected:
         """[B, N, D] after the first norm -> the queries, keys and values of its attention."""
@@ -142,7 +136,6 @@ class Block(nnx.Module):
 
 def normed_branch(block: Block, x: jax.Array, normed: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The input is a norm of the tokens after attention."""
-    del normed
     assert block.norm2 is not None
     return x, block.norm2(x)
 
@@ -155,7 +148,6 @@ def normed_stream(block: Block, x: jax.Array, normed: jax.Array) -> tuple[jax.Ar
 
 def shared_norm(block: Block, x: jax.Array, normed: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The MLP is beside attention, with the same input."""
-    del block
     return x, normed
 
 
@@ -173,14 +165,9 @@ class PositionedBlock(Block):
         super().__init__(spec, rngs=rngs, **arguments)
         self.positions = positions(rngs)
 
-    def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
+    def _compute(self, x: jax.Array, *inputs: Any) -> jax.Array:
         """Adds the positions to the tokens, if they act there."""
-        return super().__call__(self.positions(x), key, drop_rate)
-
-    def first_tokens(
-        self, number: int, x: jax.Array, key: Any = None, drop_rate: Any = None
-    ) -> jax.Array:
-        return super().first_tokens(number, self.positions(x), key, drop_rate)
+        return super()._compute(self.positions(x), *inputs)
 
     def project(self, normed: jax.Array) -> Projected:
         return self.positions.inside(super().project(normed))
@@ -206,7 +193,7 @@ class SelfAttention(nnx.Module):
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
         self.qkv = input_projections(3, spec, bias=spec.qkv_bias == "all", rngs=rngs)
         self.out = output_projection(spec, bias=spec.dense_bias, rngs=rngs)
-        self.norm = _norm(spec, spec.width, WIDTH, rngs) if spec.attention_norm else None
+        self.norm = spec.make_norm(rngs) if spec.attention_norm else None
         self.finish = _normed_heads if spec.attention_norm else _as_mixed
         self.precision, self.kernel = spec.precision, spec.attention
 
@@ -225,24 +212,21 @@ class SelfAttention(nnx.Module):
 
         key: for dropout of the weights; None in evaluation.
         """
-        mixed = self.finish(self, self.mix(projected, key))
-        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+        return self._combine(self.mix(projected, key))
 
-    def attend_first(
-        self, projected: Projected, number: int, key: jax.Array | None = None
-    ) -> jax.Array:
+    def attend_first(self, number: int, projected: Projected, key: jax.Array | None) -> jax.Array:
         """-> [B, number, D]: `attend` for the first queries, which are cheap by any program."""
-        mixed = self.finish(self, self.mix_first(projected, number, key))
-        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
+        return self._combine(self.mix_first(projected, number, key))
+
+    def _combine(self, mixed: jax.Array) -> jax.Array:
+        return constrain(self.out(self.finish(self, mixed)), BATCH, TOKENS, STREAM)
 
     def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
         """-> [B, N, H, K]."""
-        del key
         return choice.attend(self.kernel, projected, self.precision.softmax)
 
     def mix_first(self, projected: Projected, number: int, key: jax.Array | None) -> jax.Array:
         """-> [B, number, H, K]."""
-        del key
         return choice.attend_first(self.kernel, projected, self.precision.softmax, number)
 
     def weights(self, projected: Projected) -> jax.Array:
@@ -254,7 +238,6 @@ class SelfAttention(nnx.Module):
 
 
 def _as_mixed(attention: SelfAttention, mixed: jax.Array) -> jax.Array:
-    del attention
     return mixed
 
 
@@ -318,7 +301,7 @@ class DroppedAttention(AdjustedAttention):
         # Queries in front, as Dropout has its tokens; another key than that of the output.
         by_query = jnp.swapaxes(weights, 1, 2)
         key = jax.random.fold_in(key, 1)
-        kept = self.dropout.first_tokens(by_query, key, query.shape[1]).astype(value.dtype)
+        kept = self.dropout(by_query, key, query.shape[1]).astype(value.dtype)
         mixed = jnp.einsum("bqhs,bshk->bqhk", kept, value, preferred_element_type=jnp.float32)
         return mixed.astype(value.dtype)
 
@@ -329,12 +312,6 @@ def make_attention(spec: "BlockSpec", *, rngs: nnx.Rngs) -> SelfAttention:
         return DroppedAttention(spec, rngs=rngs)
     adjusts = spec.qk_norm or spec.qkv_bias == "query_value" or spec.logit_cap
     return (AdjustedAttention if adjusts else SelfAttention)(spec, rngs=rngs)
-
-
-def _norm(spec: "BlockSpec", width: int, axis: str, rngs: nnx.Rngs) -> nnx.Module:
-    return norm(
-        spec.norm, width, axis, epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs
-    )
 
 
 def _dense(
@@ -369,21 +346,18 @@ class Mlp(nnx.Module):
         self.fc1 = _dense((width, mlp_dim), (WIDTH, MLP), spec, rngs)
         self.fc2 = _dense((mlp_dim, width), (MLP, WIDTH), spec, rngs)
         self.dropout = Dropout(spec.dropout)
-        self.norm = _norm(spec, mlp_dim, MLP, rngs) if spec.mlp_norm else identity
+        self.norm = spec.make_norm(rngs, mlp_dim, MLP) if spec.mlp_norm else identity
         self.activation: Callable[[jax.Array], jax.Array] = GELUS[spec.gelu]
 
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; key: for dropout, None in evaluation."""
-        return self.project(self.dropout(self.hidden(x), key))
+    def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; the arguments of `Dropout`."""
+        hidden = self.norm(self.dropout(self.hidden(x), key, tokens))
+        return constrain(self.fc2(hidden), BATCH, TOKENS, STREAM)
 
     def hidden(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, M]: the hidden layer."""
         activation = faster.replacing("activation", self.activation)
         return constrain(activation(self.fc1(x)), BATCH, TOKENS, MLP)
-
-    def project(self, hidden: jax.Array) -> jax.Array:
-        """[B, N, M] -> [B, N, D]."""
-        return constrain(self.fc2(self.norm(hidden)), BATCH, TOKENS, STREAM)
 
 
 class GatedMlp(Mlp):
@@ -593,6 +567,13 @@ class BlockSpec(Numerics):
     @property
     def precision(self) -> Precision:
         return dataclasses.replace(super().precision, softmax=jnp.dtype(self.softmax_dtype))
+
+    def make_norm(self, rngs: nnx.Rngs, width: int | None = None, axis: str = WIDTH) -> nnx.Module:
+        """A norm of tokens; or of a last axis of another width and name."""
+        return norm(
+            self.norm, width or self.width, axis,
+            epsilon=self.norm_epsilon, precision=self.precision, rngs=rngs,
+        )  # fmt: skip
 
     @property
     def init(self) -> Initialization:

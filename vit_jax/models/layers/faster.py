@@ -49,7 +49,6 @@ def _sum_by_product(plain: Any) -> Callable[[jax.Array, int], jax.Array]:
 
     With one row XLA would make a reduction of it again; a tile has 8.
     """
-    del plain
 
     def sum_of_rows(x: jax.Array, kept: int) -> jax.Array:
         over = tuple(range(x.ndim - kept))
@@ -64,7 +63,6 @@ def _sum_by_product(plain: Any) -> Callable[[jax.Array, int], jax.Array]:
 
 
 def _convert_inside(plain: Any) -> Callable[..., Any]:
-    del plain
     from vit_jax.models.layers.kernels import scanned
 
     return scanned.converted_inside

@@ -36,7 +36,6 @@ class Initialization(NamedTuple):
 
 
 def _zero_bias(key: Any, shape: tuple[int, ...], dtype: Any, inputs: int) -> jax.Array:
-    del inputs
     return ZEROS(key, shape, dtype)
 
 
@@ -78,21 +77,15 @@ def _deit(_: int) -> Initialization:
     )
 
 
-def _vit_lite(_: int) -> Initialization:
+def _vit_lite(width: int) -> Initialization:
     """Initialisation of ViT-Lite (arXiv 2104.05704; SHI-Labs/Compact-Transformers, src).
 
     Its normals are truncated at -2 and 2, ten and a hundred standard deviations away.
     """
-    normal = initializers.normal(0.02)
-    return Initialization(
-        kernel=normal,
-        mlp_bias=ZEROS,
+    return _deit(width)._replace(
         patch_kernel=initializers.variance_scaling(2.0, "fan_in", "normal"),
-        patch_bias=_torch_uniform,
         positions=initializers.normal(0.2),
         class_token=ZEROS,
-        pre_logits=normal,
-        head=normal,
     )
 
 

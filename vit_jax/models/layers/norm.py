@@ -41,26 +41,19 @@ class GroupNorm(nnx.Module):
     """Normalisation of 32 groups of neighbouring channels to mean 0 and variance 1.
 
     Statistics are over all positions of one example (arXiv 1803.08494).
-
-    Args:
-      channels: a multiple of 32.
-      axis: their logical name.
-      epsilon: added to the variance; 1e-5 in the released BiT, 1e-6 in the released hybrids.
     """
 
     def __init__(
         self,
         channels: int,
         axis: str,
-        *,
-        epsilon: float,
-        scale_init: Initializer = initializers.ones,
-        precision: Precision,
+        spec: Any,
         rngs: nnx.Rngs,
+        scale_init: Initializer = initializers.ones,
     ):
         self.scale = param(scale_init, (channels,), (axis,), rngs.params())
         self.bias = param(initializers.zeros, (channels,), (axis,), rngs.params())
-        self.epsilon, self.precision = epsilon, precision
+        self.epsilon, self.precision = spec.group_norm_epsilon, spec.precision
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, H, W, C] -> [B, H, W, C]; statistics in float32."""
@@ -94,9 +87,6 @@ class BatchNorm(nnx.Module):
     In training by the moments of the whole batch, over all devices, where nothing is frozen
     (`frozen_statistics`); in evaluation by the running ones. The variance is the batch's own,
     divided by the number of values, in both: PyTorch divides the running one by one less.
-
-    Args:
-      spec: has the fields of BatchNormFields.
     """
 
     def __init__(self, channels: int, axis: str, spec: Any):

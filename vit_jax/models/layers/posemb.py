@@ -5,7 +5,6 @@ needed and not saved in checkpoints. These are added to the tokens; relative.py 
 those that act inside attention instead. Registers have no position and get nothing.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,21 +15,27 @@ from flax import nnx
 from vit_jax.core.axes import POSITIONS, WIDTH
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.kernels.xla import Projected, scaled
-from vit_jax.models.layers.linear import Initializer, param
+from vit_jax.models.layers.linear import param
 
 LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
 
 
 class Positions(nnx.Module):
-    """A position embedding; a subclass overrides one of the ways in which it may act."""
+    """A position embedding; a subclass overrides one of the ways in which it may act.
+
+    Args:
+      spec: a ViTSpec. layout: that of the tokens.
+    """
+
+    def __init__(self, spec: Any = None, layout: Any = None, rngs: nnx.Rngs | None = None):
+        self.layout: TokenLayout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]: added to the tokens."""
         return x
 
-    def on(self, layout: TokenLayout, width: int) -> "Positions":
-        """The same for tokens of another layout and of this width: images of another size."""
-        del layout, width
+    def on(self, layout: TokenLayout) -> "Positions":
+        """The same for tokens of another layout: images of another size."""
         return self
 
     def rotate(self, x: jax.Array) -> jax.Array:
@@ -46,19 +51,6 @@ class Positions(nnx.Module):
         query, key = self.rotate(projected.query), self.rotate(projected.key)
         bias = self.bias(scaled(query))
         return projected._replace(query=query, key=key, bias=bias, qkv=None)
-
-
-def make(kind: str, spec: Any, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
-    """The positions of this kind, with a ViTSpec's fields."""
-    rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
-    makers: dict[str, Callable[[], Positions]] = {
-        "none": Positions,
-        "learned_1d": lambda: LearnedPositions(layout, spec.width, **rest),
-        "learned_2d": lambda: Learned2dPositions(layout, spec.width, **rest),
-        "sincos_1d": lambda: SinCosPositions(layout, "sincos_1d"),
-        "sincos_2d": lambda: SinCosPositions(layout, "sincos_2d"),
-    }
-    return makers[kind]()
 
 
 class Table(Positions):
@@ -86,16 +78,15 @@ def interpolated(table: jax.Array, old: TokenLayout, new: TokenLayout) -> Table:
 class LearnedPositions(Positions):
     """A learned vector for each token of the 1-D sequence, class token first (section 3.1)."""
 
-    def __init__(self, layout: TokenLayout, width: int, *, init: Initializer, rngs: nnx.Rngs):
-        shape = (layout.num_places, width)
-        self.embedding = param(init, shape, (POSITIONS, WIDTH), rngs.params())
-        self.layout = layout
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout)
+        shape, axes = (layout.num_places, spec.width), (POSITIONS, WIDTH)
+        self.embedding = param(spec.init.positions, shape, axes, rngs.params())
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x + self.layout.pad_places(self.embedding[...]).astype(x.dtype)
 
-    def on(self, layout: TokenLayout, width: int) -> Positions:
-        del width
+    def on(self, layout: TokenLayout) -> Positions:
         same = layout.grid == self.layout.grid
         return self if same else interpolated(self.embedding[...], self.layout, layout)
 
@@ -106,18 +97,17 @@ class Learned2dPositions(Positions):
     A class token, which has neither, gets zeros.
     """
 
-    def __init__(self, layout: TokenLayout, width: int, *, init: Initializer, rngs: nnx.Rngs):
-        rows, columns = layout.grid
-        axes = (POSITIONS, WIDTH)
-        self.columns = param(init, (columns, width // 2), axes, rngs.params())
-        self.rows = param(init, (rows, width // 2), axes, rngs.params())
-        self.layout = layout
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout)
+        (rows, columns), axes = layout.grid, (POSITIONS, WIDTH)
+        init, half = spec.init.positions, spec.width // 2
+        self.columns = param(init, (columns, half), axes, rngs.params())
+        self.rows = param(init, (rows, half), axes, rngs.params())
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x + self.layout.pad_patches(self._patch_table()).astype(x.dtype)
 
-    def on(self, layout: TokenLayout, width: int) -> Positions:
-        del width
+    def on(self, layout: TokenLayout) -> Positions:
         if layout.grid == self.layout.grid:
             return self
         old, new = (x._replace(class_place=False) for x in (self.layout, layout))
@@ -132,18 +122,19 @@ class Learned2dPositions(Positions):
 class SinCosPositions(Positions):
     """Fixed sines of the position in the 1-D sequence, or of the patch's row and column."""
 
-    def __init__(self, layout: TokenLayout, kind: str):
-        self.layout, self.kind = layout, kind
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs | None = None):
+        super().__init__(spec, layout)
+        self.kind, self.width = spec.position_embedding, spec.width
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x + jnp.asarray(sincos(self.kind, self.layout, x.shape[-1]), x.dtype)
 
-    def on(self, layout: TokenLayout, width: int) -> Positions:
+    def on(self, layout: TokenLayout) -> Positions:
         """Places between those of these patches; their own wavelengths would be other places."""
         old = self.layout._replace(registers=0)
         if layout.grid == old.grid:
             return self
-        table = jnp.asarray(sincos(self.kind, old, width), jnp.float32)
+        table = jnp.asarray(sincos(self.kind, old, self.width), jnp.float32)
         unplaced = old.num_tokens - old.num_places
         return interpolated(table[unplaced:], old, layout)
 

@@ -35,17 +35,18 @@ class Dropout(nnx.Module):
     def __init__(self, rate: float):
         self.rate = rate
 
-    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """[B, N, ...] -> [B, N, ...]; without a key (evaluation) `x` is returned unchanged."""
-        return self.first_tokens(x, key, x.shape[1])
+    def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
+        """[B, N, ...] -> [B, N, ...]; without a key (evaluation) `x` is returned unchanged.
 
-    def first_tokens(self, x: jax.Array, key: jax.Array | None, tokens: int) -> jax.Array:
-        """The same for the first N of `tokens` tokens: those are dropped that are with all."""
+        tokens: how many there are in all, of which x has the first N; default: N.
+        """
         # At least one in 2**BITS is kept: 1 / 0 would make the gradients of dropped values NaN.
         kept = max(1, round((1 - self.rate) * 2**BITS))
         if key is None or kept == 2**BITS:
             return x
-        mask = keep_mask(key, (x.shape[0], tokens, *x.shape[2:]), kept)[:, : x.shape[1]]
+        mask = keep_mask(key, (x.shape[0], tokens or x.shape[1], *x.shape[2:]), kept)[
+            :, : x.shape[1]
+        ]
         return jnp.where(mask, times(x, 2**BITS / kept), 0).astype(x.dtype)
 
 

@@ -4,7 +4,6 @@ Learned ones are for one grid of patches; nothing is added to the tokens.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,20 +13,8 @@ from flax import nnx
 
 from vit_jax.core.axes import HEAD_SIZE, HEADS, MLP, POSITIONS
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
+from vit_jax.models.layers.linear import FLOAT32, Linear, param
 from vit_jax.models.layers.posemb import Positions
-
-
-def make(kind: str, spec: Any, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
-    """The relative positions of this kind, with a ViTSpec's fields."""
-    rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
-    heads, head_size = spec.num_heads, spec.width // spec.num_heads
-    makers: dict[str, Callable[[], Positions]] = {
-        "relative": lambda: RelativePositions(layout, head_size, **rest),
-        "relative_2d": lambda: Relative2dPositions(layout, heads, **rest),
-        "relative_mlp": lambda: RelativeMlpPositions(layout, heads, spec.position_hidden, **rest),
-    }
-    return makers[kind]()
 
 
 class RelativePositions(Positions):
@@ -38,9 +25,10 @@ class RelativePositions(Positions):
     vector is in row o + N - 1.
     """
 
-    def __init__(self, layout: TokenLayout, head_size: int, *, init: Initializer, rngs: nnx.Rngs):
-        shape = (2 * layout.num_tokens - 1, head_size)
-        self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout)
+        shape = (2 * layout.num_tokens - 1, spec.width // spec.num_heads)
+        self.offsets = param(spec.init.positions, shape, (POSITIONS, HEAD_SIZE), rngs.params())
 
     def bias(self, query: jax.Array) -> jax.Array:
         keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
@@ -65,14 +53,14 @@ class Relative2dPositions(Positions):
     them, and they from each other.
     """
 
-    def __init__(self, layout: TokenLayout, num_heads: int, *, init: Initializer, rngs: nnx.Rngs):
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout)
         self.prefix = layout.num_tokens - layout.num_patches
-        shape = (num_offsets(layout.grid) + 3 * bool(self.prefix), num_heads)
-        self.offsets_2d = param(init, shape, (POSITIONS, HEADS), rngs.params())
-        self.grid = layout.grid
+        shape = (num_offsets(layout.grid) + 3 * bool(self.prefix), spec.num_heads)
+        self.offsets_2d = param(spec.init.positions, shape, (POSITIONS, HEADS), rngs.params())
 
     def bias(self, query: jax.Array) -> jax.Array:
-        n, table = num_offsets(self.grid), offsets_2d(self.grid)
+        n, table = num_offsets(self.layout.grid), offsets_2d(self.layout.grid)
         table = np.pad(table, ((self.prefix, 0), (self.prefix, 0)))
         table[: self.prefix], table[:, : self.prefix] = n, n + 1
         table[: self.prefix, : self.prefix] = n + 2
@@ -84,18 +72,14 @@ class RelativeMlpPositions(Positions):
 
     sign(o) log(1 + |o|) of offsets o in patches, and without bounds, as in timm's "cr". Class token
     and registers have none.
-
-    Args:
-      hidden: width of the MLP.
     """
 
-    def __init__(
-        self, layout: TokenLayout, num_heads: int, hidden: int, *, init: Initializer, rngs: nnx.Rngs
-    ):
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout)
+        init, hidden = spec.init.positions, (spec.position_hidden,)
         dense = functools.partial(Linear, kernel_init=init, precision=FLOAT32, rngs=rngs)
-        self.fc1 = dense((2,), (hidden,), (POSITIONS,), (MLP,))
-        self.fc2 = dense((hidden,), (num_heads,), (MLP,), (HEADS,))
-        self.layout = layout
+        self.fc1 = dense((2,), hidden, (POSITIONS,), (MLP,))
+        self.fc2 = dense(hidden, (spec.num_heads,), (MLP,), (HEADS,))
 
     def bias(self, query: jax.Array) -> jax.Array:
         rows, columns = self.layout.grid

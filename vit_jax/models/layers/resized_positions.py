@@ -65,13 +65,7 @@ def is_offsets(name: str) -> bool:
 def check_resizable(
     name: str, old: tuple[int, ...], new: tuple[int, ...], *, same_grid: bool
 ) -> None:
-    """Raises UserError for a parameter that images of another size need resized, and cannot be.
-
-    Args:
-      name: of the parameter.
-      old, new: its shapes.
-      same_grid: whether the patches have as many rows and columns in both.
-    """
+    """Raises UserError for a parameter that images of another size need resized, and cannot be."""
     fits = old == new and (same_grid or not is_offsets(name))
     if not fits and not is_table(name):
         raise UserError(f"{name} cannot be resized: keep the image size of the weights.")

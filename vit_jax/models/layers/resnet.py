@@ -19,7 +19,7 @@ from jax.nn import initializers
 from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, STREAM, WIDTH, constrain
 from vit_jax.core.schema.constraints import Constraint, multiple_rule
 from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
-from vit_jax.models.layers.linear import Initializer, Precision, affine, param
+from vit_jax.models.layers.linear import Precision, affine, param
 from vit_jax.models.layers.norm import GROUPS, GroupNorm
 from vit_jax.models.layers.stack import StackSpec, UnitShape, add_stages, run_stages
 
@@ -111,7 +111,7 @@ def halved(size: tuple[int, int]) -> tuple[int, int]:
     return -(-size[0] // 2), -(-size[1] // 2)
 
 
-def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> Padding:
+def padding(kind: str, size: tuple[int, ...], kernel_size: int, stride: int) -> Padding:
     """Padding around a feature map of this size, for an output of ceil(size / stride).
 
     "fixed": equal on both sides, whatever the size (BiT). "same": no more than is needed, an odd
@@ -168,7 +168,7 @@ class StdConv(nnx.Module):
         if self.kernel_size == 1:
             x = x[:, :: self.stride, :: self.stride]
             return affine(x, kernel[0, 0], None, 1, precision)
-        pad = padding(spec.pad, (x.shape[1], x.shape[2]), self.kernel_size, self.stride)
+        pad = padding(spec.pad, x.shape[1:3], self.kernel_size, self.stride)
         return convolve(x, kernel, self.stride, pad, precision)
 
 
@@ -224,24 +224,6 @@ def _convolve_backward(
 convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
-def group_norm(
-    channels: int,
-    axis: str,
-    spec: ResNetSpec,
-    rngs: nnx.Rngs,
-    scale_init: Initializer = initializers.ones,
-) -> GroupNorm:
-    """The norm of a ResNet's channels."""
-    return GroupNorm(
-        channels,
-        axis,
-        epsilon=spec.group_norm_epsilon,
-        scale_init=scale_init,
-        precision=spec.precision,
-        rngs=rngs,
-    )
-
-
 class Bottleneck(nnx.Module):
     """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O].
 
@@ -251,7 +233,7 @@ class Bottleneck(nnx.Module):
     def __init__(self, shape: UnitShape, spec: ResNetSpec, *, rngs: nnx.Rngs):
         inputs, hidden, outputs, stride = shape.inputs, shape.hidden, shape.outputs, shape.stride
         conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
-        norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
+        norm: Any = functools.partial(GroupNorm, spec=spec, rngs=rngs)
         self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
         self.conv2 = conv(shape.kernel_size, (hidden, hidden), (WIDTH, CHANNELS), stride=stride)
         self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
@@ -322,7 +304,7 @@ class Root(nnx.Module):
         channels, axes = (spec.channels, spec.root_width), (PATCH, WIDTH)
         self.conv = StdConv(ROOT_KERNEL, channels, axes, spec, stride=2, rngs=rngs)
         if not spec.pre_activation:
-            self.norm = group_norm(spec.root_width, WIDTH, spec, rngs)
+            self.norm = GroupNorm(spec.root_width, WIDTH, spec, rngs)
         self.spec = spec
 
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -331,7 +313,7 @@ class Root(nnx.Module):
         if not self.spec.pre_activation:
             x = jax.nn.relu(self.norm(x))
         # Padded with zeros: the released BiTs were trained so, and after a relu it changes nothing.
-        rows, columns = padding(self.spec.pad, (x.shape[1], x.shape[2]), POOL_KERNEL, 2)
+        rows, columns = padding(self.spec.pad, x.shape[1:3], POOL_KERNEL, 2)
         x = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
         x = nnx.max_pool(x, (POOL_KERNEL, POOL_KERNEL), strides=(2, 2), padding="VALID")
         return constrain(x, BATCH, None, None, STREAM)

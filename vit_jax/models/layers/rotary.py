@@ -1,7 +1,6 @@
 """Rotary positions (RoPE): queries and keys of patches, rotated by the patch's place."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,39 +16,36 @@ from vit_jax.models.layers.linear import param
 from vit_jax.models.layers.posemb import Positions
 
 
-def make(kind: str, spec: Any, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
-    """The rotary positions of this kind, with a ViTSpec's fields."""
-    del rngs
-    makers: dict[str, Callable[[], Positions]] = {
-        "rotary_2d": lambda: Rotary2dPositions(layout, spec.rotary_base),
-        "rotary_axial": lambda: AxialRotaryPositions(
-            layout, spec.rotary_base, grid=spec.rotary_grid, offset=spec.rotary_offset,
-            columns_first=spec.rotary_columns_first,
-        ),
-        "rotary_mixed": lambda: MixedRotaryPositions(layout, spec.rotary_base),
-    }  # fmt: skip
-    return makers[kind]()
-
-
 class RotaryPositions(Positions):
     """RoPE (arXiv 2104.09864) in 2-D: queries and keys of patches rotated by their position.
 
     Class token and registers are not rotated. Coordinates and frequencies are a subclass's.
     """
 
-    def __init__(self, layout: TokenLayout, base: float):
-        self.layout, self.base = layout, base
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout)
+        self.base, self.columns_first = spec.rotary_base, spec.rotary_columns_first
 
-    def on(self, layout: TokenLayout, width: int) -> Positions:
+    def on(self, layout: TokenLayout) -> Positions:
         """The same for another number of patches."""
-        del width
         moved = nnx.merge(*nnx.split(self))
         moved.layout = layout
         return moved
 
-    def angles(self, head_size: int) -> np.ndarray:
-        """Radians for each pair of channels, [rows * columns, 1, K/2]."""
+    def places(self, number: int) -> np.ndarray:
+        """The coordinates of so many rows, or columns."""
         raise NotImplementedError
+
+    def angles(self, head_size: int) -> np.ndarray:
+        """Radians for each pair of channels, float32 [rows * columns, 1, K/2]: half for each side.
+
+        c / base^(4i/K) for the coordinate c and i from 0 to K/4 - 1.
+        """
+        y, x = np.meshgrid(*map(self.places, self.layout.grid), indexing="ij")
+        order = (x, y) if self.columns_first else (y, x)
+        frequencies = rotary_frequencies(head_size, self.base)
+        angles = [c.reshape(-1, 1, 1) * frequencies for c in order]
+        return np.concatenate(angles, axis=-1).astype(np.float32)
 
     def rotate(self, x: jax.Array) -> jax.Array:
         """[B, N, H, K] -> [B, N, H, K]."""
@@ -80,19 +76,8 @@ class Rotary2dPositions(RotaryPositions):
     done here. It has no parameters, so it is the same in every layer.
     """
 
-    def angles(self, head_size: int) -> np.ndarray:
-        return rotary_angles(self.layout.grid, head_size, self.base)[:, None]
-
-
-def rotary_angles(grid: tuple[int, int], head_size: int, base: float) -> np.ndarray:
-    """Angles, float32 [rows * columns, K/2] in radians: K/4 for the row, K/4 for the column.
-
-    2 pi c / base^(4i/K) for the coordinate c in (-1, 1) and i from 0 to K/4 - 1.
-    """
-    centres = [(2 * np.arange(n) + 1) / n - 1 for n in grid]
-    y, x = np.meshgrid(*centres, indexing="ij")
-    angles = [2 * np.pi * c.reshape(-1, 1) * rotary_frequencies(head_size, base) for c in (y, x)]
-    return np.concatenate(angles, axis=1).astype(np.float32)
+    def places(self, number: int) -> np.ndarray:
+        return 2 * np.pi * ((2 * np.arange(number) + 1) / number - 1)
 
 
 def rotary_frequencies(head_size: int, base: float) -> np.ndarray:
@@ -118,26 +103,14 @@ class AxialRotaryPositions(NeighboursRotaryPositions):
 
     As in EVA-02 (arXiv 2303.11331), the Perception Encoder (2504.13181) and RoPE-Axial
     (2403.13298).
-
-    Args:
-      grid: rows and columns that the coordinates of any image are stretched to; 0: its own.
-      offset: of the coordinates; the first is this number.
-      columns_first: whether the first half follows the column.
     """
 
-    def __init__(
-        self, layout: TokenLayout, base: float, *, grid: int, offset: float, columns_first: bool
-    ):
-        super().__init__(layout, base)
-        self.grid, self.offset, self.columns_first = grid, offset, columns_first
+    def __init__(self, spec: Any, layout: TokenLayout, rngs: nnx.Rngs):
+        super().__init__(spec, layout, rngs)
+        self.grid, self.offset = spec.rotary_grid, spec.rotary_offset
 
-    def angles(self, head_size: int) -> np.ndarray:
-        numbers = [(np.arange(n) + self.offset) * ((self.grid or n) / n) for n in self.layout.grid]
-        y, x = np.meshgrid(*numbers, indexing="ij")
-        order = (x, y) if self.columns_first else (y, x)
-        frequencies = rotary_frequencies(head_size, self.base)
-        angles = [c.reshape(-1, 1, 1) * frequencies for c in order]
-        return np.concatenate(angles, axis=-1).astype(np.float32)
+    def places(self, number: int) -> np.ndarray:
+        return (np.arange(number) + self.offset) * ((self.grid or number) / number)
 
 
 class MixedRotaryPositions(NeighboursRotaryPositions):

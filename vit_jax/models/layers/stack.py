@@ -139,30 +139,21 @@ class Stack(nnx.Module):
 
         Any other shape that the blocks keep, such as a feature map's, works too.
 
-        Args:
-          x: tokens.
-          key: for dropout and stochastic depth; None in evaluation.
-          call: computes a block, as `call_block`.
-          call_last: likewise the last one, unless a loop runs it, in which all are alike.
+        key: for dropout and stochastic depth; None in evaluation. call: computes a block, call_last
+        the last one, unless a loop runs it, in which all are alike.
         """
         return self.run(self, x, key, call, call_last or call, keep=False)[0]
 
     def outputs(
-        self,
-        x: jax.Array,
-        key: jax.Array | None = None,
-        call: CallBlock = call_block,
-        call_last: Any = None,
+        self, x: jax.Array, key: Any = None, call: CallBlock = call_block, call_last: Any = None
     ) -> Sequence[jax.Array]:
         """[B, N, D] -> the same after each block."""
-        del call_last
         return self.run(self, x, key, call, call, keep=True)[1]
 
     def unroll(
         self, x: jax.Array, key: Any, call: CallBlock, call_last: CallBlock, *, keep: bool
     ) -> tuple[jax.Array, list[jax.Array]]:
         """[B, N, D] -> (after the last block, after each), block by block in the program."""
-        del keep  # costs nothing
         graph, params = nnx.split(self.block)
         run, run_last = (self._rematerialised(_layer(graph, c), True) for c in (call, call_last))
         randoms, outputs = self._randoms(key), []
@@ -178,7 +169,6 @@ class Stack(nnx.Module):
         self, x: jax.Array, key: Any, call: CallBlock, call_last: CallBlock, *, keep: bool
     ) -> tuple[jax.Array, Any]:
         """[B, N, D] -> (after the last block, with `keep` after each, [L, B, N, D]), in a loop."""
-        del call_last  # in a loop all are alike
         graph, params = nnx.split(self.block)
         read: Callable[[Any], Any] = _as_stored
         if self.converts:

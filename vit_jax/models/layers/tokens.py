@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,10 +16,8 @@ from vit_jax.models.layers.block import (
     input_projections,
     output_projection,
 )  # fmt: skip
-from vit_jax.models.layers.initialization import Initialization
 from vit_jax.models.layers.kernels.xla import Projected, attend, normalised_weights
-from vit_jax.models.layers.linear import Precision, affine, param
-from vit_jax.models.layers.norm import norm
+from vit_jax.models.layers.linear import affine, param
 
 
 def whole_patches(images: jax.Array, patch_size: int) -> jax.Array:
@@ -33,30 +30,17 @@ class PatchEmbedding(nnx.Module):
     """The projection of P x P patches; its kernel is [P, P, channels, D], as in a convolution.
 
     Args:
-      channels: in the images, or in the feature maps that replace them.
-      bias: whether there is one.
-      norm: of the embedded patches; by default they stay as they are.
+      spec: a ViTSpec. patch_size, channels: of images, or of the feature maps in their place.
     """
 
-    def __init__(
-        self,
-        patch_size: int,
-        width: int,
-        *,
-        channels: int,
-        bias: bool = True,
-        norm: Callable[[jax.Array], jax.Array] = identity,
-        init: Initialization,
-        precision: Precision,
-        rngs: nnx.Rngs,
-    ):
-        shape = (patch_size, patch_size, channels, width)
+    def __init__(self, spec: Any, patch_size: int, channels: int, rngs: nnx.Rngs):
+        self.norm = spec.make_norm(rngs) if spec.patch_norm else identity
+        shape = (patch_size, patch_size, channels, spec.width)
         axes = (PATCH, PATCH, PATCH, WIDTH)
-        self.kernel = param(init.patch_kernel, shape, axes, rngs.params())
-        bias_init = functools.partial(init.patch_bias, inputs=patch_size**2 * channels)
-        self.bias = param(bias_init, (width,), (WIDTH,), rngs.params()) if bias else None
-        self.norm = norm
-        self.patch_size, self.precision = patch_size, precision
+        self.kernel = param(spec.init.patch_kernel, shape, axes, rngs.params())
+        init = functools.partial(spec.init.patch_bias, inputs=patch_size**2 * channels)
+        self.bias = param(init, (spec.width,), (WIDTH,), rngs.params()) if spec.patch_bias else None
+        self.patch_size, self.precision = patch_size, spec.precision
 
     def __call__(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]; patches row by row, without pixels that fill none."""
@@ -139,9 +123,6 @@ class AttentionPooling(Pooling):
 
     The multi-head attention pooling (MAP) of arXiv 1810.00825 (section 3.2) with one probe, as in
     Vision Transformers since arXiv 2106.04560 (section 3.2).
-
-    Args:
-      first: index of the first token that it sees.
     """
 
     def __init__(self, spec: BlockSpec, *, first: int, rngs: nnx.Rngs):
@@ -156,10 +137,7 @@ class AttentionPooling(Pooling):
         self.key_value = input_projections(2, spec, rngs=rngs)
         self.out = output_projection(spec, rngs=rngs)
         self.precision = spec.precision
-        self.norm = norm(
-            spec.norm, spec.width, WIDTH,
-            epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
-        )  # fmt: skip
+        self.norm = spec.make_norm(rngs)
         plain = dataclasses.replace(spec, mlp="mlp", mlp_norm=False, dense_bias=True, dropout=0.0)
         self.mlp = Mlp(plain, rngs=rngs)
 

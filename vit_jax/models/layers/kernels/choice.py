@@ -120,7 +120,6 @@ def _attend_xla(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
 
 
 def _attend_fused(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
-    del softmax_dtype  # float32, by `_refuses_any`
     from vit_jax.models.layers.kernels import fused
 
     query, key, value, _, qkv, _ = projected
@@ -131,14 +130,12 @@ def _attend_fused(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
 
 
 def _attend_splash(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
-    del softmax_dtype  # float32, by `_refuses_any`
     from vit_jax.models.layers.kernels import splash
 
     return splash.attend(*projected[:3])
 
 
 def _attend_cudnn(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
-    del softmax_dtype  # float32, by `_refuses_any`
     from vit_jax.models.layers.kernels import cudnn
 
     return cudnn.attend(*projected[:3])

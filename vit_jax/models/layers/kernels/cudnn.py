@@ -75,7 +75,6 @@ def _forward(
 
 
 def _backward(head_size: int, back: Any, dy: jax.Array) -> tuple[jax.Array, ...]:
-    del head_size
     return back(dy)
 
 

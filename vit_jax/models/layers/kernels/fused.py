@@ -110,7 +110,6 @@ def _parts(ref: Any) -> list[Any]:
 
 def _mix(q_ref: Any, k_ref: Any, v_ref: Any, y_ref: Any, *, num_queries: int) -> None:
     """The forward pass of a block of queries: references [1, heads, K, queries or keys]."""
-    del num_queries  # what is computed for queries behind the last is not written
     for head in range(q_ref.shape[1]):
         v = v_ref[0, head]
         powers, total = _powers(_scaled(q_ref[0, head]), k_ref[0, head])

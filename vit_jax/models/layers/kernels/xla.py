@@ -125,7 +125,6 @@ def _by_query(x: jax.Array) -> jax.Array:
 def _backward(
     softmax_dtype: Any, cap: Logits, saved: tuple[Any, ...], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    del cap
     query, key, value, weights, shares, slope, like_bias = saved
     dy = times(dy, _by_query(shares))
     d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
