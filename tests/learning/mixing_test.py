@@ -94,15 +94,6 @@ def test_with_both_each_step_draws_either(cutmix_share):
 
 
 @pytest.mark.parametrize("alphas", [{"mixup": 0.5}, {"cutmix": 1.0}])
-def test_several_labels_are_blended_too(alphas):
-    labels = jnp.array([[1.0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]])
-    _, blended, _ = mixed(**alphas, targets=labels, side=8)
-    partner = jnp.roll(labels, -1, axis=0)
-    ratio = blended[1, 2]  # example 1 has only label 2, and its partner none
-    np.testing.assert_allclose(blended, ratio * labels + (1 - ratio) * partner, atol=ROUNDING)
-
-
-@pytest.mark.parametrize("alphas", [{"mixup": 0.5}, {"cutmix": 1.0}])
 def test_a_pair_with_a_skipped_example_is_skipped(alphas):
     *_, weight = mixed(**alphas, weight=jnp.array([1.0, 0.0, 1.0, 1.0]), side=8)
     np.testing.assert_array_equal(weight, [0, 0, 1, 1])

@@ -31,11 +31,6 @@ def build(name=TINY, **fields):
     return models.create(name, **arguments)
 
 
-def drawn(**fields):
-    """A model with random parameters."""
-    return random_parameters(lambda: build(**fields))
-
-
 @pytest.mark.parametrize("name", BILLIONS)
 def test_flops_against_the_paper(name):
     """The paper's are rounded, and may count products with the zeros around a map."""
@@ -56,25 +51,6 @@ def test_channels_and_units():
     for unit in b0.each_unit((33, 70)):
         assert squeezed(unit) == unit.inputs // 4
     assert unit.size_out == (2, 3)
-
-
-def test_tokens_features_and_logits_fit_together():
-    graph, params = drawn()
-    images = random_images(2, 33, 64)
-
-    def run(params, images):
-        m = nnx.merge(graph, params)
-        maps = m.tokens(images, layers=(0, 6))
-        return m(images), m.features(images), m.tokens(images), m.feature_map(images), maps
-
-    logits, features, tokens, feature_map, (first, last) = jax.jit(run)(params, images)
-    spec = models.spec(TINY)
-    assert feature_map.shape == (2, 2, 2, spec.map_channels)
-    assert (first.shape, last.shape) == ((2, 17 * 32, 8), (2, 4, spec.stage_channels[-1]))
-    np.testing.assert_array_equal(tokens, feature_map.reshape(tokens.shape))
-    np.testing.assert_allclose(features, np.mean(tokens, axis=1), atol=ROUNDING)
-    head = params["head"]
-    np.testing.assert_allclose(logits, features @ head["kernel"] + head["bias"], atol=1e-4)
 
 
 def test_ways_to_run_the_units_agree():

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from tests.messages import refused
-from tests.models.by_hand import info, loss_and_gradients
+from tests.models.by_hand import info, loss_and_gradients, random_images, random_parameters
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.learning.optim.optimizers import kernels_only
@@ -30,7 +30,7 @@ TOYS = {
 }
 
 # Of 1000 classes, at 224 px unless a name says otherwise. ViTs: the table of models; Ti, S: arXiv
-# 2012.12877; no paper counts So400m, g and G with a class token and such a head, vit_test.py does.
+# 2012.12877; no paper counts So400m, g and G with a class token and such a head: by their sizes.
 # All others were counted by timm 1.0.31 on torch.device("meta"): resnetv2_*_bit or
 # _create_resnetv2_bit(..., layers=units, width_factor=factor); vit_*_r*_* or the last of them with
 # backbone=_resnetv2(units), embed_dim=width, depth and num_heads; tf_efficientnet_*.
@@ -133,6 +133,30 @@ def test_every_name_builds_and_gives_float32_logits(name, fields):
     assert features.dtype == tokens.dtype == jnp.bfloat16
     assert tokens.shape[:2] == (2, spec.token_layout(size).num_tokens)
     assert spec.token_layout(size).grid == (2, 3)
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_tokens_features_and_logits_fit_together(name):
+    make, size = toy(name)
+    graph, params = random_parameters(make)
+    spec = nnx.eval_shape(make).spec
+
+    def run(params, images):
+        m = nnx.merge(graph, params)
+        return (
+            m(images),
+            m.features(images),
+            m.tokens(images),
+            m.tokens(images, (0, spec.depth - 1)),
+        )
+
+    logits, features, tokens, (first, last) = jax.jit(run)(params, random_images(2, *size))
+    pooled = tokens[:, 0] if getattr(spec, "pool", "") == "cls" else tokens.mean(axis=1)
+    np.testing.assert_allclose(features, pooled, rtol=1e-4, atol=1e-5)
+    head = params["head"]
+    expected = features @ head["kernel"] + head["bias"]
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    assert len(first) == len(last) == 2 and last.shape[1] == tokens.shape[1]
 
 
 # --- training

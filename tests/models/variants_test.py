@@ -1,14 +1,11 @@
 """ViT fields from later papers and from the paper's appendix, and the named backbones."""
 
 import jax
-import jax.numpy as jnp
 import optax
 import pytest
-from flax import nnx
 
 from tests.models.by_hand import info as info_of
-from tests.models.by_hand import product_flops, vit_parameters
-from tests.models.every_model_test import BACKBONES, FIELDS, VIT, spell, toy
+from tests.models.every_model_test import BACKBONES
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.learning.state import state_layout
@@ -16,27 +13,6 @@ from vit_jax.parallel.mesh import AXES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AXIAL = [{"name": "Axial-ViT-Ti/4"}, {"name": "Axial-ViT-Ti/4", "pool": "map"}]
-
-
-@pytest.mark.parametrize("fields", [*FIELDS, *AXIAL], ids=spell)
-def test_flops_are_those_of_the_matrix_products(fields):
-    make, size = toy(**fields, scan=True)  # where every block computes all tokens
-    spec = nnx.eval_shape(make).spec
-
-    def run(images):
-        return make()(images)
-
-    flops = product_flops(jax.make_jaxpr(run)(jnp.zeros((1, *size, 3))).jaxpr)
-    assert flops == models.forward_flops(spec, 5, size)
-
-
-@pytest.mark.parametrize("fields", FIELDS, ids=spell)
-def test_parameters_by_hand(fields):
-    spec = models.spec("ViT-Ti/4", **VIT, **fields)
-    parameters = models.info(
-        "ViT-Ti/4", num_classes=5, image_size=(8, 12), **VIT, **fields
-    ).parameters
-    assert parameters == vit_parameters(spec, num_classes=5, image_size=(8, 12))
 
 
 @pytest.mark.parametrize("name", BACKBONES)

@@ -5,22 +5,6 @@ from tests.probes.few_shot_test import examples
 from vit_jax.probes import logistic
 
 
-def gradient(probe, data, l2):
-    """Of mean cross-entropy + l2 / 2 |kernel|^2, in float64."""
-    features, labels = data
-    logits = features @ probe.kernel.astype(np.float64) + probe.bias
-    p = np.exp(logits - logits.max(1, keepdims=True))
-    error = (p / p.sum(1, keepdims=True) - np.eye(4)[labels]) / len(labels)
-    return features.T @ error + l2 * probe.kernel, error.sum(0)
-
-
-@pytest.mark.parametrize("l2", [1e-3, 1.0])
-def test_lbfgs_ends_where_the_gradient_vanishes(l2):
-    train = examples(50, noise=2.0)
-    probe = logistic.fit_lbfgs(train, num_classes=4, l2=l2)
-    assert max(np.abs(g).max() for g in gradient(probe, train, l2)) < 1e-4
-
-
 def test_equals_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     train, test = examples(100, noise=3.0), examples(500, noise=3.0, seed=1)

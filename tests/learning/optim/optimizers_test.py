@@ -384,24 +384,3 @@ def test_schedule_scaled_needs_a_peak():
     with refused("optim.lr=0"):
         optimizers.decay_per_lr(0.1, "schedule_scaled", 0.0)
     assert optimizers.decay_per_lr(0, "schedule_scaled", 0.0) == 0
-
-
-def test_only_kernels_decay():
-    leaf = jnp.zeros(2)
-    params = {
-        "cls": leaf,
-        "posemb": {"table": leaf},
-        "blocks": {"norm1": {"scale": leaf, "bias": leaf}, "mlp": {"kernel": leaf, "bias": leaf}},
-        "kernel": {"bias": leaf},
-        "head": {"kernel": leaf, "kernel_scale": leaf},
-    }
-    assert optimizers.kernels_only(params) == {
-        "cls": False,
-        "posemb": {"table": False},
-        "blocks": {
-            "norm1": {"scale": False, "bias": False},
-            "mlp": {"kernel": True, "bias": False},
-        },
-        "kernel": {"bias": False},
-        "head": {"kernel": True, "kernel_scale": False},
-    }
