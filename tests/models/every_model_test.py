@@ -46,6 +46,7 @@ PARAMETERS = {
     "R26+ViT-S/32 at 384": 36_468_392, "R50+ViT-B/16": 98_659_112,
     "R50+ViT-B/16 at 384": 98_950_952, "R50+ViT-B/32": 110_945_832, "R50+ViT-L/16": 316_483_624,
     "R50+ViT-L/32": 328_994_856, "R50+ViT-L/32 at 384": 329_092_136,
+    "AxialResNet-50": 19_373_640,  # kernels, norms, offsets and head, by hand
     "EfficientNet-B0": 5_288_548, "EfficientNet-B1": 7_794_184, "EfficientNet-B2": 9_109_994,
     "EfficientNet-B3": 12_233_232, "EfficientNet-B4": 19_341_616, "EfficientNet-B5": 30_389_784,
     "EfficientNet-B6": 43_040_704, "EfficientNet-B7": 66_347_960, "EfficientNet-L2": 480_309_308,

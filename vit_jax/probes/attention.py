@@ -5,13 +5,9 @@ from gradients: of ViTs the rules of Chefer, Gur and Wolf (arXiv 2103.15679, sec
 5 and 6), of feature maps Grad-CAM (arXiv 1610.02391, section 3, equations 1 and 2). Mean attention
 distance (arXiv 2010.11929, section 4.5 and figure 7): how far heads look. Tokens of high norm:
 where a ViT keeps what is not local (arXiv 2309.16588, section 2).
-
-Functions of `Array` take NumPy's arrays or JAX's, and return the same.
 """
 
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,24 +16,18 @@ import numpy as np
 # The paper's cutoff is read off each model's histogram: 150 for DINOv2 g, where most norms lie
 # around 50.
 RATIO_TO_MEDIAN = 3.0
-Array = TypeVar("Array", np.ndarray, jax.Array)
 
 
-def _namespace(x: Any) -> ModuleType:
-    """`jax.numpy` for JAX's arrays, also inside a compiled function; `numpy` for its own."""
-    return jnp if isinstance(x, jax.Array) else np
-
-
-def with_residual(weights: Array) -> Array:
+def with_residual(weights: jax.Array) -> jax.Array:
     """[..., H, N, N], rows that sum to 1 -> [..., N, N], likewise: A = (W + I) / 2.
 
     W is the mean over heads; I stands for the residual connection, which adds the token itself.
     """
     mean = weights.mean(axis=-3)
-    return (mean + _namespace(mean).eye(mean.shape[-1], dtype=mean.dtype)) / 2
+    return (mean + jnp.eye(mean.shape[-1], dtype=mean.dtype)) / 2
 
 
-def rollout(layers: Sequence[Array] | Array) -> Array:
+def rollout(layers: Sequence[jax.Array] | jax.Array) -> jax.Array:
     """A_l = `with_residual` of L layers, [N, N] each, first layer first -> A_L ... A_2 A_1, [N, N].
 
     Row i is how much token i after the last layer has taken from each token that entered the first;
@@ -45,11 +35,11 @@ def rollout(layers: Sequence[Array] | Array) -> Array:
     """
     first, *rest = layers
     for each in rest:
-        first = _namespace(first).matmul(each, first)
+        first = jnp.matmul(each, first)
     return first
 
 
-def positive(weights: Array, gradients: Array) -> Array:
+def positive(weights: jax.Array, gradients: jax.Array) -> jax.Array:
     """Weights and gradients by them, [..., H, N, N] -> [..., N, N]: equation 5.
 
     The relu of their products, mean over heads.
@@ -57,7 +47,7 @@ def positive(weights: Array, gradients: Array) -> Array:
     return (weights * gradients).clip(0).mean(axis=-3)
 
 
-def accumulated(relevance: Array, layer: Array) -> Array:
+def accumulated(relevance: jax.Array, layer: jax.Array) -> jax.Array:
     """One token's relevance [..., N] and `positive` of the layer before it [..., N, N] -> [..., N].
 
     R <- R + A R (equation 6) for all tokens, first layer first, and then the row of one token, is
@@ -66,7 +56,7 @@ def accumulated(relevance: Array, layer: Array) -> Array:
     return relevance + (relevance[..., None, :] @ layer)[..., 0, :]
 
 
-def grad_cam(features: Array, gradients: Array) -> Array:
+def grad_cam(features: jax.Array, gradients: jax.Array) -> jax.Array:
     """A feature map and a class score's gradients by it, [..., h, w, C] -> [..., h, w].
 
     The relu of the channels' sum, each weighted by the mean of its gradient over all positions.
@@ -87,7 +77,7 @@ def patch_distances(grid: tuple[int, int], pixels_per_patch: tuple[float, float]
     return np.hypot((rows - rows.T) * height, (columns - columns.T) * width)
 
 
-def mean_distance(weights: Array, distances: Array) -> Array:
+def mean_distance(weights: jax.Array, distances: jax.Array) -> jax.Array:
     """Weights among patches [..., P, P] and distances [P, P] -> [...]: pixels.
 
     For each query the mean of the distances to all patches, weighted by their attention, then the

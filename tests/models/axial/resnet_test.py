@@ -4,7 +4,6 @@ import pytest
 from flax import nnx
 
 from tests.models.axial import resnet_by_formula
-from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.models import observe
 
@@ -46,33 +45,6 @@ def test_it_equals_the_formulas_in_float64(tiny, fields):
     assert of_map.std() > 0.05 * scale and np.abs(of_map[0] - of_map[1]).max() > 0.1 * scale
     np.testing.assert_allclose(found_map, of_map, atol=ROUNDING * scale)
     np.testing.assert_allclose(found, of_logits, atol=ROUNDING * np.abs(of_logits).max())
-
-
-def counted(units, width, num_heads, image_size, num_classes):
-    """Kernels, norms, offsets and head by hand."""
-    inputs, side = width, image_size // 4
-    total = 7 * 7 * 3 * width + 2 * width
-    for stage, number in enumerate(units):
-        hidden = width * 2**stage
-        outputs, head_size = 4 * hidden, hidden // num_heads
-        total += inputs * outputs + 2 * outputs  # the shortcut's projection
-        for i in range(number):
-            total += inputs * hidden + hidden * outputs + 2 * (hidden + outputs)
-            attention = 2 * hidden**2 + (2 * side - 1) * 2 * head_size + 2 * 3 * hidden
-            total += 2 * attention
-            side = side // 2 if stage and not i else side
-            inputs = outputs
-    return total + inputs * num_classes + num_classes
-
-
-def test_parameter_counts_by_hand():
-    assert (
-        counted((3, 4, 6, 3), 64, 8, 224, 1000) == info("AxialResNet-50").parameters == 19_373_640
-    )
-    double = info("AxialResNet-1-2x2", num_classes=7, image_size=64)
-    assert counted((1, 2), 128, 8, 64, 7) == double.parameters
-    with_convolutions = info("R50x1").parameters
-    assert info("AxialResNet-50").parameters < with_convolutions
 
 
 def test_it_starts_as_its_shortcuts():
