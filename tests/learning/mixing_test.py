@@ -21,7 +21,7 @@ def mixed(*, key=1, side=2, targets=None, weight=None, progress=0.0, **fields):
         images,
         own_targets if targets is None else targets,
         own_weight if weight is None else weight,
-        Softmax(**fields).mixing,
+        Softmax(**fields),
         key=jax.random.key(key) if isinstance(key, int) else key,
         progress=progress,
     )

@@ -15,7 +15,7 @@ from vit_jax.core.arrays import RGB, Pixels, largest
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, StepContext, StepInputs, view_names
-from vit_jax.learning.mixing import MODES, Mixing
+from vit_jax.learning.mixing import MODES
 from vit_jax.parallel import mesh as meshes
 
 if TYPE_CHECKING:
@@ -130,8 +130,10 @@ def sigmoid_cross_entropy(
     return -(targets * yes + (1.0 - targets) * no).sum(axis=-1)
 
 
-# Fields of LossConfig with these names are what `mixing` has; methods that mix read them.
-MIXING_FIELDS = Mixing._fields
+# Fields of LossConfig that `mix` reads, and methods that mix.
+MIXING_FIELDS = (
+    "mixup", "cutmix", "cutmix_share", "mix_probability", "mix_mode", "mix_until"
+)  # fmt: skip
 SOFTMAX, SIGMOID = "softmax", "sigmoid"
 
 
@@ -186,11 +188,6 @@ class LossConfig:
     def prepare(self, targets: jax.Array) -> jax.Array:
         """[B, C] -> [B, C]: blended rows of labels' weights as this loss reads them."""
         return targets
-
-    @property
-    def mixing(self) -> Mixing:
-        """The fields of mixup and CutMix."""
-        return Mixing(*(getattr(self, name) for name in MIXING_FIELDS))
 
 
 @dataclasses.dataclass(frozen=True)

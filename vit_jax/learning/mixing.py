@@ -5,22 +5,10 @@ permutation; or, with `mix_mode=pair`, the other one of two neighbours. Both mov
 neighbouring devices at most, a permutation would gather all images on every device.
 """
 
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-
-class Mixing(NamedTuple):
-    """The kinds of mixing, and how often; with both alphas 0, none."""
-
-    mixup: float  # alpha of a Beta distribution; 0: off
-    cutmix: float  # likewise
-    cutmix_share: float  # of what is mixed, where both are on; 0.5 in DeiT's code, arXiv 2012.12877
-    mix_probability: float  # that a batch, or what `mix_mode` says, is mixed at all
-    mix_mode: str  # what has draws of its own, a key of MODES
-    mix_until: float  # part of the training, of 1, behind which nothing is mixed
-
 
 # Mode -> examples of a batch of B that share their draws. Of a pair, either is the other's partner.
 MODES = {"batch": lambda size: size, "pair": lambda size: 2, "element": lambda size: 1}
@@ -30,7 +18,7 @@ def mix(
     images: jax.Array,
     targets: jax.Array,
     weight: jax.Array,
-    mixing: Mixing,
+    mixing: Any,
     *,
     key: jax.Array,
     progress: jax.Array | float = 0.0,
@@ -45,7 +33,7 @@ def mix(
       images: float [B, H, W, 3].
       targets: float [B, C], any weights of classes.
       weight: float [B]. A pair with an example of weight 0 gets weight 0.
-      mixing: if it is off the arguments are returned unchanged and nothing is traced.
+      mixing: a LossConfig; if both of its alphas are 0 the arguments are returned unchanged.
       progress: [] in [0, 1], how much of the training is done.
     """
     if not mixing.mixup and not mixing.cutmix:
@@ -72,7 +60,7 @@ def mix(
 
 
 def _lam(
-    mixing: Mixing, key: jax.Array, progress: jax.Array | float, pixels: tuple[int, ...]
+    mixing: Any, key: jax.Array, progress: jax.Array | float, pixels: tuple[int, ...]
 ) -> jax.Array:
     """Own weight [H, W] of the examples that share these draws; 1: they are not mixed."""
     ratio_key, box_key, choice_key = jax.random.split(key, 3)

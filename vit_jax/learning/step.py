@@ -31,7 +31,7 @@ def examples(
     """
     return mix(
         *objective.inputs(batch),
-        objective.loss.mixing,
+        objective.loss,
         key=jax.random.fold_in(random_stream(seed, "mixing"), done),
         progress=objective.progress(jnp.asarray(done)),
     )
