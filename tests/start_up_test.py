@@ -39,6 +39,7 @@ def test_a_training_imports_only_what_its_config_names(run_python, tmp_path):
         "vit_jax.data.ops.augmentations", "vit_jax.data.ops.crops", "vit_jax.data.ops.device",
         "vit_jax.models.activations", "vit_jax.models.dense", "vit_jax.models.observe",
         "vit_jax.models.layers.relative", "vit_jax.models.layers.resized",
-        "vit_jax.models.layers.rotary", "vit_jax.data.sources.joined",
+        "vit_jax.models.layers.rotary", "vit_jax.data.sources.joined", "vit_jax.probes",
+        "vit_jax.store.runs",
     )  # fmt: skip
     assert [name for name in imported if name.startswith(unnamed)] == []

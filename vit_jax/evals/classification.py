@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,9 @@ from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress, 
 from vit_jax.evals.metrics import METRICS
 from vit_jax.learning.losses import top_k_correct
 from vit_jax.models import head
-from vit_jax.probes import by_class
-from vit_jax.probes.by_class import ClassCounts
+
+if TYPE_CHECKING:
+    from vit_jax.probes.by_class import ClassCounts
 
 # Further numbers are a class each, in metrics.py.
 MEANS = ("accuracy", "loss", "top5_accuracy")
@@ -86,7 +87,11 @@ class ClassificationConfig(EvalConfig):
     classifies = True
 
     def numbers(self) -> tuple[str, ...]:
-        more = (*(by_class.MEANS if self.macro else ()), *(CALIBRATION if self.calibration else ()))
+        more = CALIBRATION if self.calibration else ()
+        if self.macro:
+            from vit_jax.probes import by_class
+
+            more = (*by_class.MEANS, *more)
         return (*MEANS, *more, *self.metrics, *COUNTS)
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
@@ -151,16 +156,18 @@ class Classification:
         Raises UserError if no image could be scored.
         """
         where, total = self._split.where, self._split.num_examples
-        decided = np.zeros((len(ClassCounts._fields), self._num_classes), np.int64)
+        decided: Any = 0  # the ClassCounts of sigmoids, once there are any
         logits, scored = np.empty((0, 0), np.float32), 0
 
         def reduce(arrays: Arrays) -> Arrays:
             """Takes what has a number for each class, of which two copies could fill memory."""
-            nonlocal logits, scored
+            nonlocal decided, logits, scored
             labelled = arrays["labelled"]
             if "taken" in arrays:
+                from vit_jax.probes import by_class
+
                 hits, taken = (arrays.pop(name)[labelled] for name in ("hits", "taken"))
-                decided[...] += by_class.count_each(hits, taken)
+                decided = decided + np.array(by_class.count_each(hits, taken))
             if "logits" in arrays:
                 of_batch = arrays.pop("logits")[labelled]
                 if not scored:
@@ -220,16 +227,20 @@ class Classification:
         title = f"{self._split.where}: the surest {len(cells)} of {len(wrong):,} wrong images"
         return encode(contact_sheet.draw([title], cells), "PNG")
 
-    def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: np.ndarray) -> Scores:
-        """Scores of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""
+    def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: Any) -> Scores:
+        """Scores of the labelled images. `decided` are the ClassCounts of sigmoids; else 0."""
+        from vit_jax.probes import by_class
+
         kept = {name: arrays[name][labelled] for name in KEPT}
         check_finite(kept["confidence"], self._split.where)  # NaN has no largest class
         # Labels that weigh too little were before others.
         order = np.argsort(kept["labels"] == NO_LABEL, axis=1, kind="stable")
         kept["labels"] = np.take_along_axis(kept["labels"], order, axis=1)
-        counts, exclusive = ClassCounts(*decided), not decided.any()
+        exclusive = not np.any(decided)
         if exclusive:
             counts = by_class.count_largest(kept["labels"], kept["prediction"], self._num_classes)
+        else:
+            counts = by_class.ClassCounts(*decided)
         correct = arrays["accuracy"][labelled] > 0
         return Scores(
             arrays[INDEX][labelled], **kept, correct=correct, counts=counts, exclusive=exclusive

@@ -7,7 +7,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.run.parts.evaluations import last_step
+from vit_jax.run.info import last_step
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics import FOLLOWED_FILE, LARGEST_STEP, MetricsFile
 

@@ -6,6 +6,7 @@ neither: versions, devices and settings for a bug report.
 --json prints all of these and a run's config and starts; it has your paths in it.
 """
 
+import dataclasses
 import itertools
 import json
 import math
@@ -21,10 +22,12 @@ from absl import flags
 from etils import epath
 
 from vit_jax import weights
+from vit_jax.config import EarlyStoppingConfig
 from vit_jax.core import cloud, command, machine
 from vit_jax.core.errors import UserError, describe_error
 from vit_jax.core.metric_names import best_mode, readable
 from vit_jax.core.screen import aligned, format_bytes, format_duration
+from vit_jax.evals.early_stopping import stopped
 from vit_jax.run.environment import PACKAGES, versions
 from vit_jax.store import checkpoint_dir, runs, workdir
 from vit_jax.store.workdir import CONFIG_FILE, read_document
@@ -74,6 +77,21 @@ def describe_runs(path: str, folders: Sequence[epath.Path]) -> str:
     table = aligned(["run", "step", "of", "best", "by", "value"], rows, left=(0, 4))
     page = f"vit-jax report {shlex.quote(path.rstrip('/'))}/*/"
     return "\n".join([*table, "", f"vit-jax info RUN has more of one; {page} draws their curves."])
+
+
+def last_step(run: runs.Run) -> int | None:
+    """The step that a run ends at by what its folder says so far; None: its plan is not known."""
+    fields = dataclasses.asdict(EarlyStoppingConfig())
+    for name in fields:
+        if stated := run.fields.get(f"early_stopping.{name}"):
+            fields[name] = json.loads(stated)
+    metric = fields.pop("metric") or ""
+    series = run.series.get(metric)
+    if series is None:
+        return run.planned_steps
+    fields["mode"] = best_mode(metric, fields["mode"])
+    early = stopped(zip(series.steps, series.values, strict=True), **fields)
+    return run.planned_steps if early is None else max(early.step, workdir.saved_step(run.folder))
 
 
 def describe_run(path: str) -> str:

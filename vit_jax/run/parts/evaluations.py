@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.data.source import NO_LABEL, Source
 from vit_jax.evals import KINDS, Evals, Stop
 from vit_jax.evals.classification import Scores
-from vit_jax.evals.early_stopping import EarlyStopping, stopped
+from vit_jax.evals.early_stopping import EarlyStopping
 from vit_jax.evals.kind import EvalInputs, Shown, SplitReader
 from vit_jax.learning.clock import Cadence
 from vit_jax.learning.loggers import RunLog
@@ -36,7 +35,6 @@ from vit_jax.run.parts.examples import DEVICE
 from vit_jax.run.parts.inputs import samples
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts, ema_decay
-from vit_jax.store import runs, workdir
 
 
 def evals(
@@ -255,21 +253,6 @@ def _measured_by(field: str, metric: str, config: RunConfig) -> str:
 def early_stopping(c: EarlyStoppingConfig) -> EarlyStopping:
     """Decides whether a run ends early; it has seen nothing yet."""
     return EarlyStopping(c.metric, best_mode(c.metric, c.mode), c.patience, c.min_delta)
-
-
-def last_step(run: runs.Run) -> int | None:
-    """The step that a run ends at by what its folder says so far; None: its plan is not known."""
-    fields = dataclasses.asdict(EarlyStoppingConfig())
-    for name in fields:
-        if stated := run.fields.get(f"early_stopping.{name}"):
-            fields[name] = json.loads(stated)
-    metric = fields.pop("metric") or ""
-    series = run.series.get(metric)
-    if series is None:
-        return run.planned_steps
-    fields["mode"] = best_mode(metric, fields["mode"])
-    early = stopped(zip(series.steps, series.values, strict=True), **fields)
-    return run.planned_steps if early is None else max(early.step, workdir.saved_step(run.folder))
 
 
 def check_early_stopping(config: RunConfig, durations: Durations) -> None:

@@ -19,7 +19,7 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import write_file
 from vit_jax.core.metric_names import is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
-from vit_jax.run.parts.evaluations import last_step
+from vit_jax.run.info import last_step
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics import evaluation
 from vit_jax.tools.lab.sweep.grid import SEED, Point
