@@ -395,10 +395,7 @@ def _find_optimizer(name: str) -> type[OptimConfig]:
         return OptimConfig
     if name.startswith("optax:"):
         return _OTHERS[_OPTAX]
-    cls = _OTHERS.find(name)
-    if cls is None:
-        raise errors.UserError(f"config.optim.name={name!r}. {_OTHERS.nearest(name, OPTIMIZERS)}")
-    return cls
+    return _OTHERS.get_named("optim.name", name, OPTIMIZERS)
 
 
 @dataclasses.dataclass(frozen=True)

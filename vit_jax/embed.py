@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 from vit_jax import __version__, weights
 from vit_jax.core import command, compilation_cache
-from vit_jax.core.errors import NonFiniteError, UnknownSplit, UserError, reading, writing
+from vit_jax.core.errors import NonFiniteError, UserError, reading, renaming, writing
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
@@ -100,10 +100,8 @@ def embed(
     bad = inference.BadImages(on_bad_image, screen)
     info = weights.checkpoint_info(checkpoint)
     check_local(folder)
-    try:
+    with renaming("images.split", "--split"):
         source = ImageFolder(Request(split, folder, labelled=False, where="images"))
-    except UnknownSplit as error:
-        raise UserError(str(error).replace("images.split=", "--split=")) from error
     for note in source.notes:
         screen.say(note)
     use_cores_as_devices(4 * info.parameters(ema=ema))

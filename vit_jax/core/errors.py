@@ -122,6 +122,15 @@ def naming(field: str, value: object = NOT_GIVEN) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def renaming(field: str, given: str) -> Iterator[None]:
+    """Puts the field that was given in place of the one that a UserError's message names."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace(f"{field}=", f"{given}=")) from error
+
+
+@contextlib.contextmanager
 def _context(predicate: str, field: object, path: object, cure: str) -> Iterator[None]:
     try:
         yield

@@ -114,17 +114,17 @@ class Parts(Mapping[str, T]):
         """The names of all parts; nothing is loaded."""
         return list(dict.fromkeys([*self, *names(self._group)]))
 
-    def get_named(self, field: str, name: str) -> T:
-        """The part that a field of the config names. UserError if there is none."""
+    def get_named(self, field: str, name: str, more: Iterable[str] = ()) -> T:
+        """The part that a field of the config names. UserError if there is none; `more`: below."""
         part = self.find(name)
         if part is None:
-            raise errors.UserError(f"config.{field}={name!r}. {self.nearest(name)}")
+            raise errors.UserError(f"config.{field}={name!r}. {self.nearest(name, more)}")
         return part
 
     def nearest(self, name: str, more: Iterable[str] = ()) -> str:
         """The end of a message: names near to an unknown one; `more`: names in other tables."""
         near = errors.nearest(name, [*more, *self.names()])
-        return f"{near} A plug-in has to be installed."
+        return f"{near} A plug-in has to be installed.".lstrip()
 
 
 def add(group: str, name: str, part: Any) -> None:

@@ -169,8 +169,8 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             for option in options
             if option is not type(None)
         ]
-        rule = f"is not of type {' or '.join(kinds)}."
-        raise errors.UserError(rule, field=name, value=errors.safe_repr(value))
+        shown = repr(value) if isinstance(value, str) else value
+        raise errors.UserError(f"is not of type {' or '.join(kinds)}.", field=name, value=shown)
 
 
 def _is_of_type(value: Any, hint: Any) -> bool:

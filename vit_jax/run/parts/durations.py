@@ -49,16 +49,13 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
             f"total.* means {total_steps} steps of {batch_size} examples: give one of "
             "total.steps, total.epochs, total.examples."
         )
-    profile = config.log.profile_at_step
-    if profile is not None and profile >= total_steps:
-        raise errors.UserError(
-            f"log.profile_at_step={profile} is not below total.*, {total_steps:,}."
-        )
-    never = [step for step in config.input.skip_steps if step > total_steps]
-    if never:
-        raise errors.UserError(
-            f"input.skip_steps has {never[0]}, total.* means {total_steps} steps."
-        )
+    for field, named, last in (
+        ("log.profile_at_step", [config.log.profile_at_step or 0], total_steps - 1),
+        ("input.skip_steps", config.input.skip_steps, total_steps),
+    ):
+        if later := [step for step in named if step > last]:
+            rule = f"is beyond step {last:,}: total.* means {total_steps:,}."
+            raise errors.UserError(rule, field=field, value=later[0])
     skips = frozenset(config.input.skip_steps)
     every = config.log.histograms_every_steps
     has_histograms = Cadence(every, total_steps)

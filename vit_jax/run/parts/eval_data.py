@@ -190,16 +190,15 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     if ids and known and set(ids) <= set(known):
         place = {synset: number for number, synset in enumerate(known)}
         return tuple(place[synset] for synset in ids)
-    difference = class_names.difference(theirs, ours) if theirs and ours else ""
-    if source.num_classes != classes.number:
-        named = "" if classes.assumed or not difference else f": {difference}"
-        raise errors.UserError(
-            f"{where} has {source.num_classes} classes ({source.name}), the model "
-            f"{classes.number}{named}. {where}.kind={FROZEN} compares features alone."
-        )
+    difference = ""
     if theirs and ours and not classes.assumed:
-        raise errors.UserError(f"{where} has other classes than the model: {difference}.")
-    return None
+        difference = f": {class_names.difference(theirs, ours)}"
+    if source.num_classes == classes.number and not difference:
+        return None
+    raise errors.UserError(
+        f"{where} has {source.num_classes} classes ({source.name}), the model "
+        f"{classes.number}{difference}. {where}.kind={FROZEN} compares features alone."
+    )
 
 
 def _data_of(
@@ -279,11 +278,8 @@ def eval_source(
     )
     if where != section:
         assert c.train_split is not None
-        try:
+        with errors.renaming(f"{section}.split", f"{section}.train_split"):
             source = open_it(split=c.train_split)
-        except errors.UserError as error:  # it speaks of the one field of a split that all have
-            message = str(error).replace(f"{section}.split=", f"{section}.train_split=")
-            raise errors.UserError(message) from error
         if c.train_per_class is None:
             return source
         from vit_jax.data import label_index

@@ -220,10 +220,7 @@ def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
 def check_evals(config: RunConfig) -> None:
     """UserError for an unknown kind, or for a best metric that is never measured or saved."""
     for name, c in config.evals.items():
-        if KINDS.find(c.kind) is None:
-            raise errors.UserError(
-                f"evals.{name}.kind={c.kind!r} is not an evaluation. {KINDS.nearest(c.kind)}"
-            )
+        KINDS.get_named(f"evals.{name}.kind", c.kind)
         fields = [field for field in ("classes", "labels") if getattr(c, field) is not None]
         if len(fields) > 1 or (fields and not c.classifies):
             with_ = f"evals.{name}.labels" if len(fields) > 1 else f"evals.{name}.kind={c.kind!r}"

@@ -108,12 +108,12 @@ def _channels(config: RunConfig, pixels: Pixels) -> dict[str, int]:
 def check_dense(method: Method, spec: Any) -> None:
     """UserError unless the head gives what the method learns: for each place, or for the image."""
     head = getattr(spec, "dense", None)
-    if method.reads_maps and not head:
+    if bool(head) == bool(method.reads_maps):
+        return
+    rule = f"is no head for method.kind={method.kind}: leave it out."
+    if not head:
         rule = f"gives method.kind={method.kind} nothing for each place: set model.dense=linear."
-        raise errors.UserError(rule, field="model.dense", value=None)
-    if head and not method.reads_maps:
-        rule = f"is no head for method.kind={method.kind}: leave it out."
-        raise errors.UserError(rule, field="model.dense", value=head)
+    raise errors.UserError(rule, field="model.dense", value=head)
 
 
 def teacher_spec(method: Method) -> Any:

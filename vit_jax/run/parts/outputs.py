@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax import config as configs
 from vit_jax.config import CheckpointConfig, InputConfig, LogConfig, RunConfig
-from vit_jax.core import class_names, errors
+from vit_jax.core import class_names
 from vit_jax.core.metric_names import best_mode
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
@@ -39,6 +39,7 @@ from vit_jax.store.workdir import (
 if TYPE_CHECKING:
     from vit_jax.learning.teacher import Teacher
 
+LOGGERS = entry_points.Parts[Callable[..., Logger]]("loggers", {})  # of other packages
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
 
@@ -125,10 +126,7 @@ def check_log(c: LogConfig) -> None:
 
         check_experiment(c.mlflow_experiment)
     for name in c.loggers:
-        if entry_points.find("loggers", name) is None:
-            there = entry_points.names("loggers")
-            nearest = errors.nearest(name, there) or "No package has any (docs/plugins.md)."
-            raise errors.UserError(f"log.loggers: there is no logger {name!r}. {nearest}")
+        LOGGERS.get_named("log.loggers", name)
 
 
 def log(
@@ -145,7 +143,7 @@ def log(
     with contextlib.ExitStack() as opening:
         opening.push(log)  # where one does not start, those before it end
         for name in c.loggers:
-            log.add(entry_points.find("loggers", name)(workdir, fields))
+            log.add(LOGGERS.get_named("log.loggers", name)(workdir, fields))
         if c.wandb_project is not None:
             from vit_jax.learning.loggers.weights_and_biases import WeightsAndBiases
 
