@@ -122,7 +122,7 @@ def _programs(head_size: int) -> dict[str, Program]:
     for name, kernel in choice.KERNELS.items():
         if kernel.runs_on(axes.target()) and kernel.refuses(attention) is None:
             found[name] = lambda *arrays, kernel=kernel: kernel.attend(
-                Projected(*arrays, None, None), softmax
+                Projected(*arrays, None), softmax
             )
     return found
 

@@ -47,6 +47,7 @@ from vit_jax.models.layers.kernels.xla import (
     normalised_weights,
 )
 from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.logits import TRANSFORMS
 from vit_jax.models.layers.norm import GroupNorm
 from vit_jax.models.layers.regularization import split_key
 from vit_jax.models.layers.resnet import Bottleneck, ResNetSpec, StdConv, halved
@@ -97,7 +98,7 @@ class LineAttention(AdjustedAttention):
         )
 
     def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
-        assert projected.bias is None
+        assert not projected.transforms
         each = (lines(x, self.grid, self.kind) for x in projected[:3])
         return joined(attend(*each, self.precision.softmax), self.grid, self.kind)
 
@@ -267,7 +268,7 @@ class AxialViTSpec(ViTSpec):
             "does not go with an Axial-ViT: set pool=avg or pool=map.",
         ),
         *value_rules(
-            "model", ("class_token", "registers", "attention_dropout", "logit_cap"),
+            "model", ("class_token", "registers", "attention_dropout", *TRANSFORMS),
             lambda value, _: value, "is not for an Axial-ViT: leave it out.",
         ),
         rule(

@@ -35,6 +35,7 @@ from vit_jax.models.layers.block import (
 )  # fmt: skip
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
+from vit_jax.models.layers.logits import BIAS
 from vit_jax.models.layers.posemb import LearnedPositions, Positions
 from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
 from vit_jax.models.layers.stack import Stack, call_block
@@ -539,10 +540,9 @@ class ViTSpec(ModelSpec, BlockSpec):
         return self.residual_dtype or self.dtype
 
     @property
-    def acts(self) -> frozenset[str]:
-        """What acts on attention's logits, by name (layers/kernels/choice.py)."""
-        acts = {"bias": self.position_embedding in RELATIVE, "cap": self.logit_cap > 0}
-        return frozenset(name for name, there in acts.items() if there)
+    def logit_transforms(self) -> frozenset[str]:
+        bias = {BIAS} if self.position_embedding in RELATIVE else set()
+        return super().logit_transforms | bias
 
     @property
     def has_class_token(self) -> bool:
@@ -637,7 +637,9 @@ class ViTSpec(ModelSpec, BlockSpec):
     def check(self) -> None:
         super().check()
         head_size = self.width // self.num_heads
-        attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, self.acts)
+        attention = choice.Attention(
+            head_size, self.dtype, self.softmax_dtype, self.logit_transforms
+        )
         choice.check(self.attention, attention)
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
@@ -682,7 +684,9 @@ class ViTSpec(ModelSpec, BlockSpec):
         mlp_arrays = 1 + (self.mlp != "mlp") + self.mlp_norm
         elements = 0  # of a token
         for seen in self.attended(layout):
-            per_head = seen if choice.keeps_weights(self.attention, seen, self.acts) else 2
+            per_head = (
+                seen if choice.keeps_weights(self.attention, seen, self.logit_transforms) else 2
+            )
             elements += width_arrays * self.width + mlp_arrays * self.mlp_dim
             elements += self.num_heads * per_head
         return 2 * self.depth * layout.num_tokens * elements

@@ -13,6 +13,7 @@ from vit_jax.models.layers import faster
 from vit_jax.models.layers.block import Block, BlockSpec, Mlp, PositionedBlock
 from vit_jax.models.layers.kernels.xla import attend
 from vit_jax.models.layers.kernels.xla import scaled as scale_queries
+from vit_jax.models.layers.logits import LogitTransform, add_bias
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32, another order of sums
@@ -119,7 +120,10 @@ def test_a_bias_is_added_to_the_logits_and_has_a_gradient(dtype):
         logits = jnp.einsum("bqhk,bshk->bhqs", query, key) / np.sqrt(8) + bias
         return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(logits), value)
 
-    own = lambda query, key, value, bias: attend(query, key, value, jnp.float32, bias)
+    def own(*qkv_and_bias):
+        transform = LogitTransform("bias", add_bias, qkv_and_bias[3])
+        return attend(*qkv_and_bias[:3], jnp.float32, (transform,))
+
     expected, expected_back = jax.vjp(plain, *arguments, bias)
     actual, back = jax.vjp(own, *arguments, bias)
     np.testing.assert_allclose(actual, expected, atol=ROUNDING)

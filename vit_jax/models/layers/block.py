@@ -30,14 +30,9 @@ from vit_jax.models.layers import faster
 from vit_jax.models.layers.initialization import MAKERS, ZEROS, Initialization
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.kernels.choice import CHOICES
-from vit_jax.models.layers.kernels.xla import (
-    PROJECTED,
-    Cap,
-    Projected,
-    normalised_weights,
-    unchanged,
-)  # fmt: skip
-from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Numerics, Precision, param
+from vit_jax.models.layers.kernels.xla import PROJECTED, Projected, normalised_weights
+from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Precision, param
+from vit_jax.models.layers.logits import LogitSpec, LogitTransform, make_transforms
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
 from vit_jax.models.layers.posemb import Positions
 from vit_jax.models.layers.regularization import Dropout, drop_branch, split_key
@@ -205,7 +200,7 @@ class SelfAttention(nnx.Module):
         """[B, N, D] -> queries, keys and values, [B, N, H, K] each."""
         qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
         qkv = checkpoint_name(qkv, PROJECTED)
-        return Projected(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], bias=None, qkv=qkv)
+        return Projected(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], qkv)
 
     def attend(self, projected: Projected, key: jax.Array | None = None) -> jax.Array:
         """-> [B, N, D]: the values mixed by the weights, the heads combined.
@@ -231,7 +226,7 @@ class SelfAttention(nnx.Module):
 
     def weights(self, projected: Projected) -> jax.Array:
         """-> [B, H, N, N] float32: how much each token takes from each; rows sum to 1."""
-        return normalised_weights(projected.query, projected.key, projected.bias, projected.cap)
+        return normalised_weights(projected.query, projected.key, projected.transforms)
 
 
 # What the output projection takes of the mixed values, [B, N, H, K] -> the same shape.
@@ -248,16 +243,16 @@ def _normed_heads(attention: SelfAttention, mixed: jax.Array) -> jax.Array:
 
 
 class AdjustedAttention(SelfAttention):
-    """Self-attention whose queries, keys or values are adjusted behind their product.
+    """Self-attention whose queries, keys, values or logits are adjusted behind their product.
 
     `qkv_bias=query_value` adds biases to queries and values alone; `qk_norm` is a norm without bias
-    over each head's query and key (arXiv 2302.05442, section 2). `logit_cap` bounds their products.
+    over each head's query and key (arXiv 2302.05442, section 2). Logits are changed by logits.py.
     """
 
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
         super().__init__(spec, rngs=rngs)
         self.biased, self.normed = spec.qkv_bias == "query_value", spec.qk_norm
-        self.cap = Cap(spec.logit_cap) if spec.logit_cap else unchanged
+        self.logits = make_transforms(spec, rngs=rngs)
         head_size = spec.width // spec.num_heads
         if self.biased:
             shape, axes = (spec.num_heads, head_size), (HEADS, HEAD_SIZE)
@@ -277,7 +272,8 @@ class AdjustedAttention(SelfAttention):
             value = value + self.value_bias[...].astype(value.dtype)
         if self.normed:
             query, key = self.query_norm(query), self.key_norm(key)
-        return Projected(query, key, value, bias=None, qkv=None, cap=self.cap)
+        transforms = (LogitTransform(name, *make()) for name, make in self.logits.items())
+        return Projected(query, key, value, None, tuple(transforms))
 
 
 class DroppedAttention(AdjustedAttention):
@@ -295,13 +291,12 @@ class DroppedAttention(AdjustedAttention):
     def mix_first(self, projected: Projected, number: int, key: jax.Array | None) -> jax.Array:
         if key is None:
             return super().mix_first(projected, number, None)
-        query, keys, value, bias, _, cap = projected
-        bias = jax.tree.map(lambda x: x[:, :, :number], bias)  # None stays None
-        weights = normalised_weights(query[:, :number], keys, bias, cap)
+        query, keys, value, _, transforms = projected.first(number)
+        weights = normalised_weights(query, keys, transforms)
         # Queries in front, as Dropout has its tokens; another key than that of the output.
         by_query = jnp.swapaxes(weights, 1, 2)
         key = jax.random.fold_in(key, 1)
-        kept = self.dropout(by_query, key, query.shape[1]).astype(value.dtype)
+        kept = self.dropout(by_query, key, keys.shape[1]).astype(value.dtype)
         mixed = jnp.einsum("bqhs,bshk->bqhk", kept, value, preferred_element_type=jnp.float32)
         return mixed.astype(value.dtype)
 
@@ -310,7 +305,7 @@ def make_attention(spec: "BlockSpec", *, rngs: nnx.Rngs) -> SelfAttention:
     """The attention of these fields."""
     if spec.attention_dropout:
         return DroppedAttention(spec, rngs=rngs)
-    adjusts = spec.qk_norm or spec.qkv_bias == "query_value" or spec.logit_cap
+    adjusts = spec.qk_norm or spec.qkv_bias == "query_value" or spec.logit_transforms
     return (AdjustedAttention if adjusts else SelfAttention)(spec, rngs=rngs)
 
 
@@ -445,7 +440,7 @@ def _out_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockSpec(Numerics):
+class BlockSpec(LogitSpec):
     """The fields of an encoder block."""
 
     width: int = field(doc="of the tokens, D", bounds=COUNT, trained=IN_SHAPES)
@@ -497,13 +492,6 @@ class BlockSpec(Numerics):
     )
     mlp_norm: bool = field(
         False, "a norm of the MLP's hidden layer, before its last matrix [false]", trained=IN_SHAPES
-    )
-    logit_cap: float = field(
-        0.0,
-        "bounds attention's logits: cap * tanh(logits / cap), as in Gemma 2 (arXiv 2408.00118); "
-        "0: without [0]",
-        bounds=(0, 1e6),
-        trained=HIDDEN,
     )
     qkv_bias: str = field(
         "all",

@@ -14,7 +14,7 @@ from flax import nnx
 
 from vit_jax.core.axes import POSITIONS, WIDTH
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.layers.kernels.xla import Projected, scaled
+from vit_jax.models.layers.kernels.xla import Projected
 from vit_jax.models.layers.linear import param
 
 LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
@@ -42,15 +42,10 @@ class Positions(nnx.Module):
         """[B, N, H, K] -> [B, N, H, K], applied to queries and to keys."""
         return x
 
-    def bias(self, query: jax.Array) -> jax.Array | None:
-        """Queries [B, N, H, K], scaled -> [B or 1, H, N, N], added to the logits of attention."""
-        return None
-
     def inside(self, projected: Projected) -> Projected:
         """Attention's inputs with these positions, if they act there."""
         query, key = self.rotate(projected.query), self.rotate(projected.key)
-        bias = self.bias(scaled(query))
-        return projected._replace(query=query, key=key, bias=bias, qkv=None)
+        return projected._replace(query=query, key=key, qkv=None)
 
 
 class Table(Positions):

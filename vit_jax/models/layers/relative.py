@@ -13,11 +13,25 @@ from flax import nnx
 
 from vit_jax.core.axes import HEAD_SIZE, HEADS, MLP, POSITIONS
 from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.layers.kernels.xla import Projected, scaled
 from vit_jax.models.layers.linear import FLOAT32, Linear, param
+from vit_jax.models.layers.logits import BIAS, LogitTransform, add_bias
 from vit_jax.models.layers.posemb import Positions
 
 
-class RelativePositions(Positions):
+class Biases(Positions):
+    """Positions that are a bias of the logits."""
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        """Queries [B, N, H, K], scaled -> [B or 1, H, N, N]."""
+        raise NotImplementedError
+
+    def inside(self, projected: Projected) -> Projected:
+        bias = LogitTransform(BIAS, add_bias, self.bias(scaled(projected.query)))
+        return projected._replace(qkv=None, transforms=(*projected.transforms, bias))
+
+
+class RelativePositions(Biases):
     """A learned key for each offset in the 1-D sequence, shared by all heads (appendix D.4).
 
     The query's product with it is added to the logits of attention, as in arXiv 1803.02155,
@@ -46,7 +60,7 @@ def _skewed(x: jax.Array) -> jax.Array:
     return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
 
 
-class Relative2dPositions(Positions):
+class Relative2dPositions(Biases):
     """A learned bias of each head for each offset of rows and columns (BEiT, arXiv 2106.08254).
 
     Three more rows are for class token and registers: what they take from patches, patches from
@@ -67,7 +81,7 @@ class Relative2dPositions(Positions):
         return jnp.moveaxis(self.offsets_2d[...][table], 2, 0)[None].astype(query.dtype)
 
 
-class RelativeMlpPositions(Positions):
+class RelativeMlpPositions(Biases):
     """A bias of each head by an MLP of the logarithms of both offsets (arXiv 2111.09883, 3.3).
 
     sign(o) log(1 + |o|) of offsets o in patches, and without bounds, as in timm's "cr". Class token

@@ -162,4 +162,4 @@ class AttentionPooling(Pooling):
         key_value = constrain(
             self.key_value(x[:, self.first :]), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE
         )
-        return Projected(query, key_value[:, :, 0], key_value[:, :, 1], bias=None, qkv=None)
+        return Projected(query, key_value[:, :, 0], key_value[:, :, 1], None)

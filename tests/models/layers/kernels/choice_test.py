@@ -18,11 +18,11 @@ TPU, CPU = Target("tpu", "TPU v5 lite"), Target("cpu", "cpu")
 GPU = Target("gpu", "NVIDIA H100 80GB HBM3")
 
 
-def choose(asked, target, monkeypatch, softmax="float32", acts=(), **shape):
+def choose(asked, target, monkeypatch, softmax="float32", transforms=(), **shape):
     monkeypatch.setattr(axes, "target", lambda: target)
     shape = {"tokens": 197, "head_size": 64, "dtype": "bfloat16", **shape}
     query = jax.ShapeDtypeStruct((2, shape["tokens"], 3, shape["head_size"]), shape["dtype"])
-    return choice.choose(asked, query, jnp.dtype(softmax), frozenset(acts))
+    return choice.choose(asked, query, jnp.dtype(softmax), frozenset(transforms))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def choose(asked, target, monkeypatch, softmax="float32", acts=(), **shape):
         (GPU, {"dtype": "float32"}, "xla"),
         (GPU, {"head_size": 192}, "xla"),
         (GPU, {"softmax": "bfloat16"}, "xla"),
-        (GPU, {"acts": ["bias"]}, "xla"),
-        (GPU, {"acts": ["cap"]}, "xla"),
+        (GPU, {"transforms": ["position_embedding=relative..."]}, "xla"),
+        (GPU, {"transforms": ["logit_cap"]}, "xla"),
         (CPU, {}, "xla"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 
 from vit_jax.models.layers.kernels import xla
 from vit_jax.models.layers.kernels.xla import attend
+from vit_jax.models.layers.logits import Cap, LogitTransform, add_bias
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Relative to the greatest entry: float32 sums in another order; bfloat16 products, each rounded.
@@ -56,7 +57,8 @@ def test_a_cap_and_a_bias_are_the_formula(images):
         return jnp.einsum("bhqs,bshk->bqhk", weights, value)
 
     def ours(query, key, value, bias):
-        return attend(query, key, value, jnp.dtype("float32"), bias, xla.Cap(1.5))
+        transforms = LogitTransform("cap", Cap(1.5)), LogitTransform("bias", add_bias, bias)
+        return attend(query, key, value, jnp.dtype("float32"), transforms)
 
     of = lambda f: jax.value_and_grad(lambda *x: jnp.sum(f(*x) ** 3), range(4))(*qkv, bias)
     (loss, gradients), (wanted, expected) = of(ours), of(formula)

@@ -31,21 +31,13 @@ _DETERMINISTIC = "xla_gpu_deterministic_ops=true"
 _REQUESTED_BY_CONTEXT = contextvars.ContextVar[str | None]("requested", default=None)
 
 
-# What may act on attention's logits beside queries and keys (xla.Projected), and where it comes
-# from. A program declares what of it it takes.
-ACTS = {
-    "bias": "a matrix of N x N is added to the logits (model.position_embedding=relative...)",
-    "cap": "the logits have model.logit_cap",
-}
-
-
 class Attention(NamedTuple):
-    """An attention to be computed: head size, dtypes, and names of ACTS."""
+    """An attention to be computed; transforms: what acts on its logits (layers/logits.py)."""
 
     head_size: int
     dtype: str
     softmax_dtype: str
-    acts: frozenset[str] = frozenset()
+    transforms: frozenset[str] = frozenset()
 
 
 class Kernel(NamedTuple):
@@ -59,12 +51,12 @@ class Kernel(NamedTuple):
     attend: Callable[[Projected, np.dtype], jax.Array]
     row: str  # where its gain stands, and on which devices it was run
     test: str  # that it computes what XLA's program does
-    takes: frozenset[str] = frozenset()  # what of ACTS it computes
+    takes: frozenset[str] = frozenset()  # names of layers/logits.py that it computes
 
     def declines(self, attention: Attention) -> str | None:
         """Returns why it does not serve an attention, with the cure; None if it does."""
-        for name in sorted(attention.acts - self.takes):
-            return f"{ACTS[name]}: set model.attention=xla"
+        for name in sorted(attention.transforms - self.takes):
+            return f"model.{name} acts on the logits: set model.attention=xla"
         return self.refuses(attention)
 
 
@@ -113,16 +105,16 @@ def _is_tpu(target: Target) -> bool:
 
 
 def _attend_xla(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
-    query, key, value, bias, _, cap = projected
-    if not projected.acts and query.shape[1] >= LONG:
+    query, key, value, _, transforms = projected
+    if not transforms and query.shape[1] >= LONG:
         return xla.attend_in_blocks(query, key, value, softmax_dtype)
-    return xla.attend(query, key, value, softmax_dtype, bias, cap)
+    return xla.attend(query, key, value, softmax_dtype, transforms)
 
 
 def _attend_fused(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
     from vit_jax.models.layers.kernels import fused
 
-    query, key, value, _, qkv, _ = projected
+    query, key, value, qkv, _ = projected
     tokens = query.shape[1]
     if qkv is not None and fused.queries_of(tokens) == tokens:
         return fused.attend_joint(qkv)
@@ -159,9 +151,7 @@ KERNELS: dict[str, Kernel] = {
         f"{_TESTS}/cudnn_test.py",
     ),
 }  # fmt: skip
-_XLA_KERNEL = Kernel(
-    "any device", lambda _: True, lambda _: None, _attend_xla, "", "", frozenset(ACTS)
-)  # fmt: skip
+_PROGRAMS = {XLA: _attend_xla} | {name: kernel.attend for name, kernel in KERNELS.items()}
 # Platform -> the choice of AUTO, where that serves the model in bfloat16; else, and elsewhere, XLA.
 # Only what was run on such a device and compared there stands here.
 AUTO_KERNELS = {"gpu": CUDNN, "cuda": CUDNN}
@@ -169,18 +159,22 @@ AUTO_KERNELS = {"gpu": CUDNN, "cuda": CUDNN}
 
 def attend(requested: str, projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
     """xla.attend of these, [B, N, H, K], by the program that `choose` names."""
-    kernel = choose(requested, projected.query, softmax_dtype, projected.acts)
-    return KERNELS.get(kernel, _XLA_KERNEL).attend(projected, softmax_dtype)
+    kernel = choose(requested, projected.query, softmax_dtype, names(projected))
+    return _PROGRAMS[kernel](projected, softmax_dtype)
 
 
 def attend_first(
     requested: str, projected: Projected, softmax_dtype: np.dtype, number: int
 ) -> jax.Array:
     """`attend` for the first `number` queries, which are cheap by any program: by XLA's."""
-    query, key, value, bias, _, cap = projected
-    choose(requested, query, softmax_dtype, projected.acts)
-    bias = jax.tree.map(lambda x: x[:, :, :number], bias)  # None stays None
-    return xla.attend(query[:, :number], key, value, softmax_dtype, bias, cap)
+    choose(requested, projected.query, softmax_dtype, names(projected))
+    query, key, value, _, transforms = projected.first(number)
+    return xla.attend(query, key, value, softmax_dtype, transforms)
+
+
+def names(projected: Projected) -> frozenset[str]:
+    """Names of what acts on the logits."""
+    return frozenset(transform.name for transform in projected.transforms)
 
 
 def check(requested: str, attention: Attention) -> None:
@@ -200,32 +194,35 @@ def check_devices(requested: str, target: Target) -> None:
 
 
 def choose(
-    requested: str, query: jax.Array, softmax_dtype: np.dtype, acts: frozenset[str] = frozenset()
+    requested: str,
+    query: jax.Array,
+    softmax_dtype: np.dtype,
+    transforms: frozenset[str] = frozenset(),
 ) -> str:
     """The program, XLA or one of KERNELS, for queries [B, N, H, K] on the devices traced for.
 
     Raises UserError if the requested one is not for these devices or this model.
     """
     requested, target = _REQUESTED_BY_CONTEXT.get() or requested, axes.target()
-    attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, acts)
+    attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, transforms)
     if requested != AUTO:
         check_devices(requested, target)
         check(requested, attention)
         return requested
-    candidates = (AUTO_KERNELS.get(target.platform, XLA), XLA)
-    return next(name for name in candidates if _serves(name, attention, target))
+    name = AUTO_KERNELS.get(target.platform, XLA)
+    return name if _serves(name, attention, target) else XLA
 
 
 def _serves(name: str, attention: Attention, target: Target) -> bool:
-    """Returns whether AUTO may take this program."""
-    kernel = KERNELS.get(name, _XLA_KERNEL)
-    in_dtype = name == XLA or attention.dtype == "bfloat16"
-    return in_dtype and kernel.runs_on(target) and kernel.declines(attention) is None
+    """Returns whether AUTO may take this program besides XLA's."""
+    if name == XLA or attention.dtype != "bfloat16":
+        return False
+    return KERNELS[name].runs_on(target) and KERNELS[name].declines(attention) is None
 
 
-def keeps_weights(requested: str, tokens: int, acts: frozenset[str]) -> bool:
+def keeps_weights(requested: str, tokens: int, transforms: frozenset[str]) -> bool:
     """Returns whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
-    return requested in (AUTO, XLA) and (bool(acts) or tokens < LONG)
+    return requested in (AUTO, XLA) and (bool(transforms) or tokens < LONG)
 
 
 def elsewhere(spec: Any, *, dtype: str | None = None) -> dict[str, str]:

@@ -1,8 +1,6 @@
 """XLA's programs of attention: whole, and in blocks of queries; names of what they keep."""
 
-import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +8,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.models.layers.linear import times
+from vit_jax.models.layers.logits import LogitTransform
 
 # Names of attention's arrays, for remat policies.
 PROJECTED = "attention_projected"  # queries, keys and values
@@ -19,23 +18,7 @@ STATISTICS = "attention_statistics"  # a logarithm for each query, instead of th
 BLOCK = 256  # queries at most
 
 
-Logits = Callable[[jax.Array], tuple[jax.Array, jax.Array | None]]
-
-
-def unchanged(logits: jax.Array) -> tuple[jax.Array, None]:
-    """(logits, None)"""
-    return logits, None
-
-
-@dataclasses.dataclass(frozen=True)
-class Cap:
-    """A soft cap of logits: (cap * tanh(logits / cap), its derivative)."""
-
-    cap: float
-
-    def __call__(self, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-        ratio = jnp.tanh(logits / self.cap)
-        return self.cap * ratio, checkpoint_name(1 - ratio * ratio, WEIGHTS)
+Transforms = tuple[LogitTransform, ...]
 
 
 class Projected(NamedTuple):
@@ -44,47 +27,39 @@ class Projected(NamedTuple):
     query: jax.Array
     key: jax.Array
     value: jax.Array
-    # [B, H, N, N], added to the logits; [1, H, N, N] if it is the same for all images.
-    bias: jax.Array | None
     # The three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
     qkv: jax.Array | None
-    cap: Logits = unchanged  # acts on the logits before the bias: `unchanged` or a `Cap`
+    transforms: Transforms = ()  # act on the logits, one after the other
 
-    @property
-    def acts(self) -> frozenset[str]:
-        """What acts on the logits beside queries and keys, names of choice.ACTS."""
-        acts = {"bias": self.bias is not None, "cap": self.cap is not unchanged}
-        return frozenset(name for name, there in acts.items() if there)
+    def first(self, number: int) -> "Projected":
+        """The same for the first `number` queries."""
+        transforms = jax.tree.map(lambda x: x[..., :number, :], self.transforms)
+        return self._replace(query=self.query[:, :number], qkv=None, transforms=transforms)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 5))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def attend(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     softmax_dtype: Any,
-    bias: jax.Array | None = None,
-    cap: Logits = unchanged,
+    transforms: Transforms = (),
 ) -> jax.Array:
-    """softmax(capped(q k^T / sqrt(K)) + bias) v for [B, N, H, K] each; [B, N, H, K].
-
-    Bias and cap are as in `Projected`.
+    """softmax(transformed(q k^T / sqrt(K))) v for [B, N, H, K] each; [B, N, H, K].
 
     Its weights are not normalised: their sums, in float32, divide the mixed values, which are
     fewer. It has a custom backward pass, which keeps the weights once, in the dtype in which they
     multiplied `value`; JAX's would keep them in `softmax_dtype` too. They are the largest array
     that a block keeps (N x N for each head). Not for forward-mode differentiation.
     """
-    return _forward(query, key, value, softmax_dtype, bias, cap)[0]
+    return _forward(query, key, value, softmax_dtype, transforms)[0]
 
 
-def normalised_weights(
-    query: jax.Array, key: jax.Array, bias: jax.Array | None = None, cap: Logits = unchanged
-) -> jax.Array:
+def normalised_weights(query: jax.Array, key: jax.Array, transforms: Transforms = ()) -> jax.Array:
     """The weights of `attend`, normalised and in float32: [B, H, N, N]."""
     logits = jnp.einsum("bqhk,bshk->bhqs", scaled(query), key, preferred_element_type=jnp.float32)
-    logits, _ = cap(logits)
-    logits = logits if bias is None else logits + bias.astype(jnp.float32)
+    for transform in transforms:
+        logits = transform(logits)
     return jax.nn.softmax(logits)
 
 
@@ -98,23 +73,21 @@ def _forward(
     key: jax.Array,
     value: jax.Array,
     softmax_dtype: Any,
-    bias: jax.Array | None,
-    cap: Logits,
+    transforms: Transforms,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     query = scaled(query)
     logits = jnp.einsum("bqhk,bshk->bhqs", query, key, preferred_element_type=softmax_dtype)
-    logits, slope = cap(logits)
-    if bias is not None:
-        logits = logits + bias.astype(softmax_dtype)
+    backs = []
+    for transform in transforms:
+        logits, back = jax.vjp(LogitTransform.__call__, transform, logits)
+        backs.append(jax.tree.map(lambda x: checkpoint_name(x, WEIGHTS), back))
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
     sums = jnp.sum(weights, axis=-1, keepdims=True, dtype=jnp.float32)
     shares = checkpoint_name(1.0 / sums, WEIGHTS)
     weights = checkpoint_name(weights.astype(value.dtype), WEIGHTS)
     mixed = jnp.einsum("bhqs,bshk->bqhk", weights, value, preferred_element_type=jnp.float32)
     mixed = checkpoint_name((mixed * _by_query(shares)).astype(value.dtype), MIXED)
-    # Only the dtype and the number of the biases are kept, if there are some.
-    like_bias = jax.tree.map(lambda x: jnp.zeros((x.shape[0], 0), x.dtype), bias)
-    return mixed, (query, key, value, weights, shares, slope, like_bias)
+    return mixed, (query, key, value, weights, shares, backs)
 
 
 def _by_query(x: jax.Array) -> jax.Array:
@@ -123,9 +96,9 @@ def _by_query(x: jax.Array) -> jax.Array:
 
 
 def _backward(
-    softmax_dtype: Any, cap: Logits, saved: tuple[Any, ...], dy: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    query, key, value, weights, shares, slope, like_bias = saved
+    softmax_dtype: Any, saved: tuple[Any, ...], dy: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, Transforms]:
+    query, key, value, weights, shares, backs = saved
     dy = times(dy, _by_query(shares))
     d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
     d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value)
@@ -133,21 +106,17 @@ def _backward(
     y, dy = weights.astype(softmax_dtype), d_weights.astype(softmax_dtype)
     mean = jnp.sum(y * dy, axis=-1, keepdims=True) * shares
     d_logits = y * (dy - mean.astype(softmax_dtype))
-    d_bias = None if like_bias is None else _like(d_logits, like_bias)
-    d_logits = (d_logits if slope is None else d_logits * slope).astype(key.dtype)
+    d_transforms = []
+    for back in reversed(backs):
+        d_transform, d_logits = back(d_logits)
+        d_transforms.append(d_transform)
+    d_logits = d_logits.astype(key.dtype)
     d_query = times(jnp.einsum("bhqs,bshk->bqhk", d_logits, key), key.shape[-1] ** -0.5)
     d_key = jnp.einsum("bhqs,bqhk->bshk", d_logits, query)
-    return d_query, d_key, d_value, d_bias
+    return d_query, d_key, d_value, tuple(reversed(d_transforms))
 
 
 attend.defvjp(_forward, _backward)
-
-
-def _like(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """[B, H, N, N] -> the same, or its sum over images if they share a bias, in its dtype."""
-    shared = bias.shape[0] < x.shape[0]
-    x = jnp.sum(x, axis=0, keepdims=True, dtype=jnp.float32) if shared else x
-    return x.astype(bias.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
