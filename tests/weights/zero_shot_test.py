@@ -3,14 +3,17 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from tests.messages import refused
 from tests.weights.conftest import TOY, randomised
 from vit_jax import weights
 from vit_jax.convert import convert
 from vit_jax.predict import Predictor
+from vit_jax.weights.zero_shot import read_labels
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 CLIP = {"num_classes": 0, "pre_norm": True, "patch_bias": False, "projection": 8}
@@ -59,6 +62,26 @@ def test_commands(labels, tmp_path, run_python):
     convert(str(clip), str(tmp_path / "run"), to="checkpoint", labels=file)
     ((_, again),) = Predictor(str(tmp_path / "run"))([photo], top_k=2)
     assert again == classes
+
+
+@pytest.mark.parametrize(("bias", "scales"), [(None, [10.0] * 2), ([-3.0] * 2, [10.0, 11.0])])
+def test_a_table_is_the_same_file(labels, tmp_path, bias, scales):
+    columns = {"names": ["cat", "dog\n"], "embeddings": vectors().tolist(), "scale": scales}
+    columns |= {} if bias is None else {"bias": bias}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "labels.parquet")
+    if len(set(scales)) > 1:
+        with refused("labels", "no finite scale"):
+            read_labels(tmp_path / "labels.parquet")
+        return
+    table, arrays = read_labels(tmp_path / "labels.parquet"), read_labels(labels())
+    np.testing.assert_array_equal(table.embeddings, arrays.embeddings)
+    assert table._replace(embeddings=None) == arrays._replace(embeddings=None)
+
+
+def test_a_table_without_a_column(tmp_path):
+    parquet.write_table(pyarrow.table({"names": ["cat"]}), tmp_path / "labels.parquet")
+    with refused("labels", "embeddings, scale"):
+        read_labels(tmp_path / "labels.parquet")
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def define_labels() -> None:
     flags.DEFINE_string(
         "labels",
         None,
-        "An .npz of class names and of what the text tower of CLIP or SigLIP makes of them: "
-        "zero-shot.",
+        "An .npz or .parquet of class names and of what the text tower of CLIP or SigLIP makes "
+        "of them: zero-shot.",
     )
 
 

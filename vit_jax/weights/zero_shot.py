@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from pyarrow import parquet
 
 from vit_jax import models
 from vit_jax.core import pytrees
@@ -33,17 +34,20 @@ class Labels(NamedTuple):
 
 
 def read_labels(path: str | Path) -> Labels:
-    """Reads an .npz with `names`, `embeddings`, `scale` and, of SigLIP, `bias`. UserError."""
+    """Reads an .npz with `names`, `embeddings`, `scale` and, of SigLIP, `bias`. UserError.
+
+    Or a .parquet with these columns, whose `scale` and `bias` are the same in all rows.
+    """
 
     def check(is_valid: object, rule: str) -> None:
         if not is_valid:
             raise UserError(rule, field="labels", value=path)
 
     with reading("labels", path):
-        tensors = npz.read(Path(path), npz.NUMBERS + npz.TEXT)
-        arrays = {name: x.read() for name, x in tensors.items()}
+        read = _read_parquet if Path(path).suffix == ".parquet" else _read_npz
+        arrays = read(Path(path))
         missing = {"names", "embeddings", "scale"} - arrays.keys()
-        check(not missing, f"has no array {', '.join(sorted(missing))}.")
+        check(not missing, f"has no {', '.join(sorted(missing))}.")
         codes = np.ascontiguousarray(arrays["names"])
         is_text = codes.dtype.kind == "U" and codes.ndim == 1 and codes.size
         check(is_text, "has names that are not text.")
@@ -63,6 +67,17 @@ def read_labels(path: str | Path) -> Labels:
     check(are_numbers and (scalars[0] > 0).all(), "has no finite scale above 0, or no finite bias.")
     scale, bias, *_ = (*(x.item() for x in scalars), None)
     return Labels(names, embeddings, scale, bias)
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    return {name: x.read() for name, x in npz.read(path, npz.NUMBERS + npz.TEXT).items()}
+
+
+def _read_parquet(path: Path) -> dict[str, np.ndarray]:
+    with parquet.ParquetFile(path) as table:
+        columns = table.read(["names", "embeddings", "scale", "bias"]).to_pydict()
+    once = {key: np.unique(columns[key]) for key in ("scale", "bias") if key in columns}
+    return {key: np.array(column) for key, column in columns.items()} | once
 
 
 def with_labels(loaded: Loaded, path: str | Path | None) -> Loaded:
