@@ -78,7 +78,7 @@ def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
     """Raises UserError if init.weights does not exist; a run that has begun needs none."""
     path = config.init.weights
     if config.model.name is None and not path:
-        networks.architecture(config.model, config.init, config.loss.kind)
+        networks.architecture(config.model, config.init, config.loss.exclusive)
     is_new = is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
     if not path or not is_new:
         return

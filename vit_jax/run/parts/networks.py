@@ -56,7 +56,7 @@ def model(
     """
     prepared = preprocess(config.input, config.evals)
     prepared = dataclasses.replace(prepared, channels=pixels.channels, dtype=pixels.dtype)
-    name, fields = architecture(config.model, config.init, config.loss.kind)
+    name, fields = architecture(config.model, config.init, config.loss.exclusive)
     if several_labels and not config.loss.exclusive:
         known = hasattr(models.spec(name, **fields), "probabilities")
         fields |= {"probabilities": "sigmoid"} if known else {}
@@ -132,10 +132,10 @@ def adapters(c: LoraConfig) -> Adapters | None:
     return Adapters(c.kernels, rank=c.rank, alpha=c.alpha, train=c.train)
 
 
-def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict[str, Any]]:
+def architecture(c: ModelConfig, init: InitConfig, exclusive: bool) -> tuple[str, dict[str, Any]]:
     """The model's name, and the fields that differ from those that it implies. UserError.
 
-    loss: its kind.
+    exclusive: whether the loss is of one label for an image, as a softmax is.
     """
     fields = {k: v for k, v in dataclasses.asdict(c).items() if v is not None}
     if "name" in fields:
@@ -148,7 +148,7 @@ def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict
     of_weights = models.architecture(trained.spec)
     if init.head == "keep":
         of_head = ["dense", "pre_logits", "projection", "unit_features"]
-        of_head += ["probabilities"] if loss == "sigmoid" else []
+        of_head += [] if exclusive else ["probabilities"]
         of_weights |= {f: getattr(trained.spec, f) for f in of_head if hasattr(trained.spec, f)}
     return trained.name, of_weights | fields
 

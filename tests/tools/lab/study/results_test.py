@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
+from vit_jax.tools.lab.study import points
 from vit_jax.tools.lab.study.results import frontier, optimum, stretches
+from vit_jax.tools.lab.sweep.grid import CONFIG, Point
 
 # A small model that saturates, and a large one that is better from between 4 and 8 on.
 MODELS = ["small"] * 4 + ["large"] * 3
@@ -56,3 +58,11 @@ def test_stretches_say_where_the_best_model_changes(frontiers):
     # ln 0.6 - a ln 0.5 = ln 0.4: the lines cross where the large one has come down to 0.4.
     crossing = 4 * 2 ** (np.log(0.6 / 0.4) / np.log(0.6 / 0.3))
     assert first.high == second.low == pytest.approx(crossing, rel=0.02)
+
+
+def test_costs_of_images_with_other_channels():
+    common = {CONFIG: "configs/vit_digits.py", "input.num_examples": "64"}
+    common |= {"input.num_classes": "10"}
+    each = [Point(i, {"model.channels": channels}, common) for i, channels in enumerate("34")]
+    costs = list(points.costs(each).values())
+    assert costs[0].model.parameters < costs[1].model.parameters

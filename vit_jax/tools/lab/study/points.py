@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import models
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import ErrorCollector, UserError
 from vit_jax.core.metric_names import is_less_better
 from vit_jax.models import ModelInfo
@@ -56,18 +57,20 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
 def _cost(point: Point, known: dict[str, Any]) -> Cost:
     config = point.load()
     c = config.input
-    if repr(c) not in known:
+    data = repr((c, config.model.channels))
+    if data not in known:
         number, classes = examples.declared_examples(c), c.num_classes
+        pixels = Pixels(config.model.channels or RGB.channels)
         if number is None or classes is None:
             source = examples.source(c)
-            number, classes = source.num_examples, source.num_classes
-        known[repr(c)] = number, classes
-    number, classes = known[repr(c)]
-    architecture = networks.architecture(config.model, config.init, config.loss.kind)
-    made_from = (architecture, networks.preprocess(c, config.evals), config.lora, classes)
+            number, classes, pixels = source.num_examples, source.num_classes, source.pixels
+        known[data] = number, classes, pixels
+    number, classes, pixels = known[data]
+    architecture = networks.architecture(config.model, config.init, config.loss.exclusive)
+    made_from = (architecture, networks.preprocess(c, config.evals), config.lora, classes, pixels)
     key = repr((*made_from, config.method, c.views, c.batch_size))
     if key not in known:
-        made = networks.model(config, num_classes=classes)
+        made = networks.model(config, num_classes=classes, pixels=pixels)
         mesh = inputs.mesh(config.mesh)
         teacher = updates.teacher(config.method, config.model, c, mesh, classes, ())
         known[key] = made.info, updates.products(config, made, teacher)
