@@ -29,6 +29,7 @@ from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
 from vit_jax import evals
+from vit_jax.evals import metrics
 from vit_jax.learning import losses
 from vit_jax.learning.optim import schedules
 from vit_jax.run.parts.outputs import MAY_DIFFER
@@ -255,7 +256,9 @@ def sections():
     own = []
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
         if typing.get_origin(hint) is dict:
-            yield "evals.<name>", field, of_all_kinds(evals.KINDS)
+            # The fields of metrics are in the same section.
+            kinds = of_all_kinds(evals.KINDS), of_all_kinds(metrics.METRICS)
+            yield "evals.<name>", field, [*kinds[0], *(f for f in kinds[1] if f not in kinds[0])]
         elif field == "loss":
             yield field, field, of_all_kinds(losses.LOSSES)
         elif field == "optim":
