@@ -213,6 +213,7 @@ FAMILIES = {
     ),
     "BEiT": ("position_embedding=relative_2d", "layer_scale=0.1", "qkv_bias=query_value"),
     "AIMv2": ("norm=rms", "mlp=swiglu", "dense_bias=false", "qkv_bias=none", "patch_norm=true"),
+    "ResFormer": ("value_residual=0.5", "depth=2"),
 }  # fmt: skip
 
 RESUME = """

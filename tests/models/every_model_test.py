@@ -185,6 +185,7 @@ FIELDS = [
     {"qkv_bias": "query_value"},
     {"qkv_bias": "none", "dense_bias": False},
     {"logit_cap": 5.0, "registers": 2, "position_embedding": "relative_2d"},
+    {"value_residual": 0.5, "attention_dropout": 0.1},
     {"pre_norm": True, "patch_bias": False, "patch_norm": True, "gelu": "quick"},
     {"norm_branch": True, "pool": "avg", "class_token": True, "final_norm": "features"},
     {"pool": "map", "class_token": True, "pool_prefix": True, "final_norm": "none"},
@@ -254,6 +255,7 @@ def test_one_step_of_training_moves_every_parameter(fields):
                 {"name": "Axial-ViT-Ti/4", "stochastic_depth": 0.5},
                 {"position_embedding": "learned_2d", "position_at": "layers", "registers": 2},
                 {"name": "AxialResNet-50", "units": (1, 3)},
+                {"value_residual": 0.5, "logit_cap": 2.0},
             )
         ),
     ],
@@ -321,6 +323,7 @@ LINES, EFFICIENT, FULL = "AxialResNet-50", "EfficientNet-0.25x0.1", "ViT-B/16"
         (VITS, {"position_embedding": "relative_2d", "attention": "cudnn", "dtype": "bfloat16"},
          "model.attention=cudnn"),
         (AXIAL, {"logit_cap": 1.0}, "model.logit_cap=1.0"),
+        (AXIAL, {"value_residual": 0.5}, "model.value_residual=0.5"),
         (VITS, {"final_norm": "features", "pool": "cls_avg"}, "model.final_norm"),
         (VITS, {"attention_dropout": 0.1, "attention": "splash"}, "model.attention=splash"),
         (VITS, {"registers": -1}, "model.registers=-1"),

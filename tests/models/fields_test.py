@@ -28,7 +28,7 @@ OTHER_VALUES = {
     "position_embedding": "rotary_2d", "norm_branch": True, "patch_bias": False, "pre_norm": True,
     "patch_norm": True, "class_token": True, "pool_prefix": True, "final_norm": "features",
     "attention_norm": True, "mlp_norm": True, "pool_heads": 6, "pool_mlp_dim": 384,
-    "logit_cap": 30.0, "position_hidden": 8, "unit_features": True,
+    "logit_cap": 30.0, "position_hidden": 8, "unit_features": True, "value_residual": 0.5,
 }  # fmt: skip
 
 

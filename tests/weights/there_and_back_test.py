@@ -111,6 +111,7 @@ FURTHER = [
     ({"position_embedding": "relative_mlp", "position_at": "shared", "gelu": "exact"}, "timm"),
     ({"position_at": "shared"}, ""),
     ({"logit_cap": 5.0}, ""),
+    ({"value_residual": 0.5}, ""),
     ({"pre_logits": True, "gelu": "exact"}, ""),
     ({"pool": "map", "registers": 3}, "timm"),
     ({"pool": "map", "registers": 3, "pool_prefix": True}, "timm"),

@@ -268,7 +268,8 @@ class AxialViTSpec(ViTSpec):
             "does not go with an Axial-ViT: set pool=avg or pool=map.",
         ),
         *value_rules(
-            "model", ("class_token", "registers", "attention_dropout", *TRANSFORMS),
+            "model",
+            ("class_token", "registers", "attention_dropout", "value_residual", *TRANSFORMS),
             lambda value, _: value, "is not for an Axial-ViT: leave it out.",
         ),
         rule(

@@ -38,7 +38,7 @@ from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
 from vit_jax.models.layers.logits import BIAS
 from vit_jax.models.layers.posemb import LearnedPositions, Positions
 from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
-from vit_jax.models.layers.stack import Stack, call_block
+from vit_jax.models.layers.stack import Stack, call_block, unstack
 from vit_jax.models.layers.tokens import (
     AttentionPooling,
     FirstTokens,
@@ -109,6 +109,7 @@ class ViT(Classifier):
             constant_depth=spec.stochastic_depth_constant,
             rngs=rngs,
         )
+        self.share_values = _share_first_values if spec.value_residual else _share_nothing
         self.norm = make_norm() if spec.final_norm == "tokens" else identity
         self.feature_norm = make_norm() if spec.final_norm == "features" else identity
         self.pooling = make_pooling(spec, rngs)
@@ -185,14 +186,24 @@ class ViT(Classifier):
     ) -> Any:
         """Eq. 2-3. run: the stack or its `outputs`; call_last: calls its last block."""
         input_key, blocks_key = split_key(key, 2)
+        x = self.dropout(x, input_key)
+        complete = self.completing(x)
         return run(
-            self.dropout(x, input_key),
+            x,
             blocks_key,
-            lambda block, *inputs: self.complete(block)(*inputs),
-            lambda block, *inputs: call_last(self.complete(block), *inputs),
+            lambda block, *inputs: complete(block)(*inputs),
+            lambda block, *inputs: call_last(complete(block), *inputs),
         )
 
-    def complete(self, block: Any) -> Any:
+    def completing(self, x: jax.Array) -> Callable[[Any], Any]:
+        """Tokens that enter the first block -> what gives a block of the stack all that it shares.
+
+        That is the position embedding of the model, if there is one, and the first block's values.
+        """
+        share = self.share_values(self, x)
+        return lambda block: share(self.with_positions(block))
+
+    def with_positions(self, block: Any) -> Any:
         """A block taken from the stack, with the position embedding that all share, if they do."""
         for sharing in block.sharing_blocks:
             sharing.positions = getattr(self, self.shared_positions)
@@ -256,6 +267,24 @@ class ViT(Classifier):
 
 
 # --- what a model computes of the parts that it has, chosen as it is made
+
+
+def _share_nothing(model: ViT, x: jax.Array) -> Callable[[Any], Any]:
+    del model, x
+    return identity
+
+
+def _share_first_values(model: ViT, x: jax.Array) -> Callable[[Any], Any]:
+    """Their projection is computed once, as the first block's own, unless that is in a scan."""
+    graph, params = nnx.split(model.blocks.block)
+    block = model.with_positions(nnx.merge(graph, unstack(params, model.blocks.depth)[0]))
+    first = block.values(x)
+
+    def share(block: Any) -> Any:
+        block.attention.value_residual.first = first
+        return block
+
+    return share
 
 
 def _logits_of_heads(model: ViT, features: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -673,14 +702,15 @@ class ViTSpec(ModelSpec, BlockSpec):
         """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
 
         For each token: a block's input, its middle (unless `parallel`), query and key (before and
-        after their norms, if any), value, attention's mixed values, the hidden layer before its
-        GELU (if gated, both), these two before norms of theirs, if any, and attention's weights, or
-        where a program keeps none (layers/kernels), a float32 for each head. If the tokens between
+        after their norms, if any), value (and with its residual), attention's mixed values, the
+        hidden layer before its GELU (if gated, both), these two before norms of theirs, if any, and
+        attention's weights, or where a program keeps none (layers/kernels), a float32 for each
+        head. If the tokens between
         blocks are float32 and the rest is not, the first two count twice.
         """
         layout = self.token_layout(image_size)
         width_arrays = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
-        width_arrays += self.attention_norm
+        width_arrays += self.attention_norm + (self.value_residual > 0)
         mlp_arrays = 1 + (self.mlp != "mlp") + self.mlp_norm
         elements = 0  # of a token
         for seen in self.attended(layout):

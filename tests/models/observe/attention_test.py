@@ -39,6 +39,8 @@ FIELDS = [
         "pool_heads": 1, "pool_mlp_dim": 12, "registers": 1, "mlp_norm": True,
     },
     {"position_embedding": "rotary_mixed", "registers": 1, "scan": True},
+    {"value_residual": 0.5, "qkv_bias": "query_value", "scan": True},
+    {"value_residual": 0.5, "position_embedding": "learned_2d", "position_at": "layers"},
     {"name": "Axial-ViT-Ti/4", "depth": 1, "position_embedding": "rotary_mixed"},
     {"name": "Axial-ViT-Ti/4", "depth": 1},
     {

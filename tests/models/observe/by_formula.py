@@ -154,6 +154,9 @@ class Forward:
         query, key, value = qkv
         query = query + p.get("attention/query_bias", np.zeros(1))[..., None, :]
         value = value + p.get("attention/value_bias", np.zeros(1))[..., None, :]
+        self.first_value = self.first_value if self.weights else value
+        share = p.get("attention/value_residual/share", 0.0)
+        value = (1 - share) * value + share * self.first_value
         if spec.qk_norm:
             query = self.norm(query, p, "attention/query_norm")
             key = self.norm(key, p, "attention/key_norm")

@@ -19,6 +19,7 @@ FIELDS = [
     {"pool": "map", "registers": 1, "position_embedding": "rotary_2d"},
     {"pool": "cls_avg", "layer_scale": 0.5, "qk_norm": True, "gelu": "exact"},
     {"distillation_token": True, "registers": 1},
+    {"value_residual": 0.5, "pool": "avg"},
     {"parallel": True, "registers": 1, "position_at": "shared", "pre_logits": True},
     {"name": "Axial-ViT-Ti/4", "depth": 1},
 ]

@@ -107,7 +107,7 @@ class MAE(Method):
             )
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
-        """The decoder; its blocks are like the model's, without dropout."""
+        """The decoder; its blocks are the model's without dropout and value residuals."""
         spec = dataclasses.replace(
             model.spec,
             width=self.decoder_width,
@@ -115,6 +115,7 @@ class MAE(Method):
             num_heads=self.decoder_heads,
             mlp_dim=4 * self.decoder_width,
             dropout=0.0,
+            value_residual=0.0,
         )
         return Decoder(model.spec, spec, rngs)
 

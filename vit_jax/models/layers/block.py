@@ -125,6 +125,10 @@ class Block(nnx.Module):
         """[B, N, D], as they enter the block -> [B, H, N, N] float32, see SelfAttention.weights."""
         return self.attention.weights(self.project(self.norm1(x)))
 
+    def values(self, x: jax.Array) -> jax.Array:
+        """[B, N, D], as they enter the block -> its attention's values, [B, N, H, K]."""
+        return self.project(self.norm1(x)).value
+
 
 # Between attention and MLP: the tokens that the MLP's output is added to, and its input.
 
@@ -169,6 +173,9 @@ class PositionedBlock(Block):
 
     def attention_weights(self, x: jax.Array) -> jax.Array:
         return super().attention_weights(self.positions(x))
+
+    def values(self, x: jax.Array) -> jax.Array:
+        return super().values(self.positions(x))
 
 
 class SharingBlock(PositionedBlock):
@@ -253,6 +260,7 @@ class AdjustedAttention(SelfAttention):
         super().__init__(spec, rngs=rngs)
         self.biased, self.normed = spec.qkv_bias == "query_value", spec.qk_norm
         self.logits = make_transforms(spec, rngs=rngs)
+        self.value_residual = ValueResidual(spec, rngs=rngs) if spec.value_residual else identity
         head_size = spec.width // spec.num_heads
         if self.biased:
             shape, axes = (spec.num_heads, head_size), (HEADS, HEAD_SIZE)
@@ -272,8 +280,26 @@ class AdjustedAttention(SelfAttention):
             value = value + self.value_bias[...].astype(value.dtype)
         if self.normed:
             query, key = self.query_norm(query), self.key_norm(key)
+        value = self.value_residual(value)
         transforms = (LogitTransform(name, *make()) for name, make in self.logits.items())
         return Projected(query, key, value, None, tuple(transforms))
+
+
+class ValueResidual(nnx.Module):
+    """(1 - lambda) v + lambda v_1, of the first block's values v_1 (arXiv 2410.17897).
+
+    Each block learns its lambda. The first block's own values stay what they are.
+    """
+
+    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
+        init = initializers.constant(spec.value_residual)
+        self.share = param(init, (), (), rngs.params())
+        self.first: Any = nnx.data(None)  # v_1, set by the model before each call
+
+    def __call__(self, value: jax.Array) -> jax.Array:
+        """[B, N, H, K] -> [B, N, H, K]."""
+        first = value if self.first is None else self.first
+        return value + self.share[...].astype(value.dtype) * (first - value)
 
 
 class DroppedAttention(AdjustedAttention):
@@ -305,7 +331,10 @@ def make_attention(spec: "BlockSpec", *, rngs: nnx.Rngs) -> SelfAttention:
     """The attention of these fields."""
     if spec.attention_dropout:
         return DroppedAttention(spec, rngs=rngs)
-    adjusts = spec.qk_norm or spec.qkv_bias == "query_value" or spec.logit_transforms
+    adjusts = (
+        spec.qk_norm or spec.qkv_bias == "query_value"
+        or spec.value_residual or spec.logit_transforms
+    )  # fmt: skip
     return (AdjustedAttention if adjusts else SelfAttention)(spec, rngs=rngs)
 
 
@@ -499,6 +528,13 @@ class BlockSpec(LogitSpec):
         choices=("all", "query_value", "none"),  # DINOv3's key has none (arXiv 2508.10104)
         trained=IN_SHAPES,
         elsewhere={"huggingface": ("all", "none"), "timm": ("all", "none"), "google_npz": ("all",)},
+    )
+    value_residual: float = field(
+        0.0,
+        "first lambda of values (1 - lambda) v + lambda v_1, where v_1 are the first block's and "
+        "each block learns its lambda (arXiv 2410.17897); 0: without [0]",
+        bounds=(0, 1),
+        trained=IN_SHAPES,
     )
     dense_bias: bool = field(
         True,

@@ -132,7 +132,7 @@ def one_pass(
     def step(carry: Any, each: Any) -> tuple[Any, Any]:
         (x, carried), all_kept = carry, []
         number, own = each
-        blocks = model.complete(nnx.merge(block_graph, own)).attention_blocks
+        blocks = complete(nnx.merge(block_graph, own)).attention_blocks
         for i, block in enumerate(blocks):
             # Beside the block's own computation, whose numbers so stay what they are. XLA merges
             # what is the same in both.
@@ -145,8 +145,9 @@ def one_pass(
         return (x, carried), jax.tree.map(lambda *of_each: jnp.stack(of_each), *all_kept)
 
     start = tuple(r.start(view, images.shape[0]) for r in reducers)
-    layers = (jnp.arange(model.spec.depth), params)
-    (x, carried), kept = jax.lax.scan(step, (model.embed(images), start), layers)
+    layers, x = (jnp.arange(model.spec.depth), params), model.embed(images)
+    complete = model.completing(x)
+    (x, carried), kept = jax.lax.scan(step, (x, start), layers)
     kept = jax.tree.map(lambda of_blocks: of_blocks.reshape(-1, *of_blocks.shape[2:]), kept)
     x = model.norm(x)
     end = End(x, reads(model, x))

@@ -94,7 +94,7 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
     block_graph, params = nnx.split(model.blocks.block)
 
     def blocks_of(params: Any) -> Any:
-        return model.complete(nnx.merge(block_graph, params)).attention_blocks
+        return complete(nnx.merge(block_graph, params)).attention_blocks
 
     def forward(x: jax.Array, own: Any) -> tuple[jax.Array, list[jax.Array]]:
         inputs = []
@@ -103,7 +103,9 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
             x = block(x)
         return x, inputs
 
-    last, inputs = jax.lax.scan(forward, model.embed(images), params)
+    x = model.embed(images)
+    complete = model.completing(x)
+    last, inputs = jax.lax.scan(forward, x, params)
     logits, classes, d_last, row = _at_the_head(model, last, classes)
 
     def backward(carry: Any, each: Any) -> tuple[Any, None]:
