@@ -351,17 +351,11 @@ class Batches:
         """Goes on with the batch that tf.data failed to make, without its bad images, or raises."""
         first = self._first_slot + self._made * self._batch_size
         stop = min(first + self._batch_size, self._stop)
-        if self._reader.failure or isinstance(error, tf.errors.ResourceExhaustedError):
-            raise self._reader.failure or error  # the fault of no image
-        bad = None if self._is_skipping else self._decoder.first_bad_image(first, stop)
-        if bad is None:  # a read failed, and fails again, of slots around these
-            step = self._reader.examples_at_once(first)
-            end = min(stop + READ_EXAMPLES, self._stop)
-            for start in range(max(first - READ_EXAMPLES, self._first_slot), end, step):
-                self._reader.read(start, min(start + step, end))
-            raise error
-        if self._on_bad_image == "fail":
-            raise bad from error
+        self._reader.raise_failure(first, stop, error)
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            raise error  # the fault of no image
+        if self._on_bad_image == "fail" or self._is_skipping:
+            raise self._decoder.first_bad_image(first, stop) or error from error
         self._is_skipping = True
         self._start(first)
 

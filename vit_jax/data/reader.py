@@ -191,7 +191,8 @@ def _exif_chunk(data: bytes) -> bytes:
         length, name = struct.unpack_from(">I4s", data, first)
         if name == b"eXIf":
             return data[first + 8 : first + 8 + length]
-        first += length + 12
+        first += length + around_bytes
+        first += first % 2 if head.startswith("<") else 0  # RIFF pads to even lengths
     return b""
 
 
@@ -221,12 +222,43 @@ class Reader:
     def __init__(self, source: Source, choose: Choose, max_image_pixels: int) -> None:
         self.source = source
         self.max_image_pixels = max_image_pixels
-        self.failure: Exception | None = None  # of a second attempt; tf.data makes it a string
+        # What tf.data would turn into a string: of a second attempt, and of reads by their slot.
+        self.failure: Exception | None = None
+        self._failed_reads: dict[int, Exception] = {}
         self.faults: dict[int, str] = {}  # of the bad images that were met, by their examples
         self._choose = choose
 
     def read(self, first: int, stop: int) -> Elements:
         """Slots [first, stop). UserError if an example cannot be read or its labels are wrong."""
+        try:
+            return self._read(first, stop)
+        except Exception as error:
+            self._failed_reads[first] = error
+            raise
+
+    def examples_at_once(self, slot: int) -> int:
+        """Number of examples to read in one call, of READ_EXAMPLES a divisor; few large ones."""
+        try:
+            (example,) = self.source.read(self._choose(np.arange(slot, slot + 1))[0])
+        except Exception:
+            return READ_EXAMPLES
+        number = READ_EXAMPLES
+        while number > 1 and number * len(example.image) > READ_BYTES:
+            number //= 2
+        return number
+
+    def raise_failure(self, first: int, stop: int, cause: Exception) -> None:
+        """Raises what failed of the slots [first, stop), if anything did, and forgets the rest.
+
+        Reads are ahead of the batches: those of later slots fail again when these are reached.
+        """
+        failed = [slot for slot in self._failed_reads if first - READ_EXAMPLES < slot < stop]
+        failure = self._failed_reads[min(failed)] if failed else self.failure
+        self._failed_reads = {}
+        if failure is not None:
+            raise failure from cause
+
+    def _read(self, first: int, stop: int) -> Elements:
         indices, seeds = self._choose(np.arange(first, stop))
         # Checks that the source does not make: it only knows its files.
         with waiting_for(lambda: self._describe(indices)):
@@ -250,17 +282,6 @@ class Reader:
             ),
             maps=self._maps(images) if self.source.maps else (),
         )
-
-    def examples_at_once(self, slot: int) -> int:
-        """Number of examples to read in one call, of READ_EXAMPLES a divisor; few large ones."""
-        try:
-            (example,) = self.source.read(self._choose(np.arange(slot, slot + 1))[0])
-        except Exception:
-            return READ_EXAMPLES
-        number = READ_EXAMPLES
-        while number > 1 and number * len(example.image) > READ_BYTES:
-            number //= 2
-        return number
 
     def _encoded(self, index: int, example: Example) -> Encoded | str:
         image = encoded(example, self.max_image_pixels, self.source.pixels)
