@@ -30,6 +30,7 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 _JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _WEBP_ANIMATION = 0x02
+_GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C
 
 
 class Encoded(NamedTuple):
@@ -115,12 +116,12 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
             width, height = struct.unpack_from(">II", data, 16)
             return height, width
         elif data.startswith((b"GIF87a", b"GIF89a")):
-            return _size_by_pillow(data)
+            return _gif_size(data)
         elif data.startswith(b"BM"):
             width, height, _, bits_per_pixel = struct.unpack_from("<iiHH", data, 18)
             return (abs(height), width) if bits_per_pixel in (24, 32) else None
-        elif _is_webp(data) and not (data[12:16] == b"VP8X" and data[20] & _WEBP_ANIMATION):
-            return _size_by_pillow(data)
+        elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+            return _webp_size(data)
     except (struct.error, IndexError):  # the file ends inside its header
         pass
     return None
@@ -141,18 +142,32 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         position = start + length
 
 
-def _is_webp(data: bytes) -> bool:
-    return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+def _gif_size(data: bytes) -> tuple[int, int] | None:
+    """None if the first frame is smaller than the image (GIF 89a, sections 18 to 20)."""
+    width, height, packed = struct.unpack_from("<HHB", data, 6)
+    start = 13 + (6 << (packed & 7) if packed & 0x80 else 0)
+    while data[start] == _GIF_EXTENSION:
+        start += 2
+        while data[start]:  # the length of a block
+            start += 1 + data[start]
+        start += 1
+    frame = struct.unpack_from("<BHHHH", data, start)
+    return (height, width) if frame == (_GIF_FRAME, 0, 0, width, height) else None
 
 
-def _size_by_pillow(data: bytes) -> tuple[int, int] | None:
-    from vit_jax.core.image_files import open_image
-
-    with contextlib.suppress(Exception):  # readers of damaged headers raise anything
-        image = open_image(io.BytesIO(data))
-        whole = (0, 0, *image.size)
-        frame = image.tile[0][1] if image.format == "GIF" else whole  # type: ignore[attr-defined]
-        return (image.height, image.width) if frame == whole else None
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """The three kinds of first chunk (RFC 9649, sections 2.5 to 2.7)."""
+    kind = data[12:16]
+    if kind == b"VP8X" and not data[20] & _WEBP_ANIMATION:
+        width = int.from_bytes(data[24:27], "little") + 1
+        height = int.from_bytes(data[27:30], "little") + 1
+        return height, width
+    if kind == b"VP8L":
+        bits = struct.unpack_from("<I", data, 21)[0]
+        return ((bits >> 14) & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return height & 0x3FFF, width & 0x3FFF
     return None
 
 
@@ -173,10 +188,12 @@ def _exif(data: bytes) -> bytes:
             if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
                 return data[start : start + length]
     elif data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _exif_chunk(data)
+        return _chunk(data, b"eXIf", first=8, name_at=4, head=">I4x", around_bytes=12)
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return _chunk(data, b"EXIF", first=12, name_at=0, head="<4xI", around_bytes=8)
     elif data.startswith((b"II*\0", b"MM\0*")):  # a TIFF, of whose structure Exif data are
         return data
-    elif data[4:8] == b"ftyp" or (_is_webp(data) and b"EXIF" in data):  # AVIF, WebP
+    elif data[4:8] == b"ftyp":  # AVIF
         from vit_jax.core.image_files import open_image
 
         with contextlib.suppress(Exception):  # readers of damaged headers raise anything
@@ -184,12 +201,17 @@ def _exif(data: bytes) -> bytes:
     return b""
 
 
-def _exif_chunk(data: bytes) -> bytes:
-    """The content of a PNG's chunk eXIf, wherever it stands: Pillow would decode what is before."""
-    first = 8
+def _chunk(
+    data: bytes, name: bytes, *, first: int, name_at: int, head: str, around_bytes: int
+) -> bytes:
+    """The content of the chunk called `name`, of a file made of chunks from byte `first` on.
+
+    `head` unpacks a chunk's length from its first 8 bytes, `name_at` is its name's place there, and
+    `around_bytes` is the size of a chunk without its content.
+    """
     while first < len(data):
-        length, name = struct.unpack_from(">I4s", data, first)
-        if name == b"eXIf":
+        (length,) = struct.unpack_from(head, data, first)
+        if data[first + name_at : first + name_at + 4] == name:
             return data[first + 8 : first + 8 + length]
         first += length + around_bytes
         first += first % 2 if head.startswith("<") else 0  # RIFF pads to even lengths
