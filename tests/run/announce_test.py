@@ -8,7 +8,7 @@ from etils import epath
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import Request
 from vit_jax.data.sources.table import Digits
-from vit_jax.learning.clock import EarlyStopping
+from vit_jax.evals.early_stopping import EarlyStopping
 from vit_jax.run import announce
 
 PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)

@@ -35,7 +35,7 @@ from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import adapt, announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
-from vit_jax.store import workdir
+from vit_jax.store import checkpoint_dir, workdir
 from vit_jax.store.workdir import read_document
 
 
@@ -141,15 +141,17 @@ def _evaluate_all(arguments: list[str]) -> None:
         configs.load(FLAGS.config, FLAGS.config_override)
     cluster = processes.find_cluster()
     # All of them are found before one is evaluated.
-    infos = {path: weights.checkpoint_info(path) for path in (FLAGS.checkpoint, *arguments)}
-    checkpoints = {path: info.folder for path, info in infos.items()}
+    checkpoints = {path: _find(path) for path in (FLAGS.checkpoint, *arguments)}
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
-        nbytes = [4 * info.parameters(ema=FLAGS.ema) for info in infos.values()]
-        use_cores_as_devices(max(nbytes))
+        infos = map(weights.checkpoint_info, checkpoints.values())
+        use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
     with processes.connect_processes(cluster) as peers:
         files = {flag: _output_file(flag) for flag in ENDINGS if FLAGS[flag].value}
         if peers.several:
-            fingerprints = {path: [info.fingerprint()] for path, info in infos.items()}
+            fingerprints = {
+                path: [weights.checkpoint_info(each).fingerprint()]
+                for path, each in checkpoints.items()
+            }
             processes.check_same_files(peers, fingerprints)
         compilation_cache.use()
         first = jax.process_index() == 0
@@ -282,6 +284,12 @@ def _output_file(flag: str) -> epath.Path:
     if file.resolve() in {epath.Path(x).resolve() for x in (*read, *written) if x}:
         raise UserError("is the file of another flag.", field=f"--{flag}", value=file)
     return file
+
+
+def _find(path: str) -> epath.Path:
+    """The step's folder, or the weights. UserError if they are not there."""
+    checkpoint = weights.fetch(path).path
+    return checkpoint if weights.is_external(checkpoint) else checkpoint_dir.find(checkpoint)
 
 
 def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunConfig:

@@ -38,7 +38,7 @@ from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
 from vit_jax.models.layers.logits import BIAS
 from vit_jax.models.layers.posemb import LearnedPositions, Positions
 from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
-from vit_jax.models.layers.stack import Stack, call_block, unstack
+from vit_jax.models.layers.stack import Layers, Stack, call_block
 from vit_jax.models.layers.tokens import (
     AttentionPooling,
     FirstTokens,
@@ -274,10 +274,14 @@ def _share_nothing(model: ViT, x: jax.Array) -> Callable[[Any], Any]:
     return identity
 
 
+def _first_layer(param: Any) -> jax.Array:
+    return param.each[0] if isinstance(param, Layers) else param[0]
+
+
 def _share_first_values(model: ViT, x: jax.Array) -> Callable[[Any], Any]:
-    """Their projection is computed once, as the first block's own, unless that is in a scan."""
+    """They are computed once, as the first block's own, unless that is in a scan, or in remat."""
     graph, params = nnx.split(model.blocks.block)
-    block = model.with_positions(nnx.merge(graph, unstack(params, model.blocks.depth)[0]))
+    block = model.with_positions(nnx.merge(graph, jax.tree.map(_first_layer, params)))
     first = block.values(x)
 
     def share(block: Any) -> Any:

@@ -190,7 +190,7 @@ def first_intact(
         except DamagedError as error:
             damaged.append(error)
     lines = "".join(f"\n  {error.folder.name}: {error.reason}" for error in damaged)
-    raise UserError(f"Every checkpoint in {directory} is damaged:{lines}\nGive another --workdir.")
+    raise UserError(f"Every checkpoint in {directory} is damaged:{lines}\nTrain in another folder.")
 
 
 def _described(directory: epath.Path, ordered_steps: Iterable[int]) -> epath.Path:

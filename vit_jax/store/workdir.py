@@ -213,10 +213,12 @@ def explain_damage(name: object, cure: str = "") -> Iterator[None]:
 
 def read_json(file: Path | epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
     """Parses the JSON of a file; None if there is no file."""
-    if not file.exists():
-        return None
     with explain_damage(file, remedy):
-        return parse(parse_json(file.read_bytes()))
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        return parse(parse_json(data))
 
 
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
@@ -284,7 +286,8 @@ def named(path: epath.PathLike) -> epath.Path:
             folder = epath.Path(expand_home(path))
         except KeyError as error:  # a scheme that etils does not know, such as memory://
             raise ValueError(f"the scheme {error} is unknown") from error
-    if re.search(r"@(\d+|best)$", folder.name) and not folder.exists():
+        is_step = re.search(r"@(\d+|best)$", folder.name) and not folder.exists()
+    if is_step:
         rule = "is a step of a run, which --checkpoint and --config.init.weights read"
         raise UserError(f"{rule}; give the run, or another name.", field=f"--workdir={path}")
     return folder

@@ -76,8 +76,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     with parquet.ParquetFile(path) as table:
         columns = table.read(["names", "embeddings", "scale", "bias"]).to_pydict()
-    once = {key: np.unique(columns[key]) for key in ("scale", "bias") if key in columns}
-    return {key: np.array(column) for key, column in columns.items()} | once
+    given = {key: np.array(column) for key, column in columns.items() if None not in column}
+    return given | {key: np.unique(given[key]) for key in ("scale", "bias") if key in given}
 
 
 def with_labels(loaded: Loaded, path: str | Path | None) -> Loaded:

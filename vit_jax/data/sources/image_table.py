@@ -113,6 +113,12 @@ class ImageTable(ImageFiles):
     def stored_labels(self) -> Labels:
         return self._labels
 
+    def file_names(self) -> list[str]:
+        return self._names.to_pylist()
+
+    def stamp(self) -> str:
+        return files.stamp([self.describe(int(index)) for index in np.flatnonzero(self._found)])
+
     def _file_sizes(self) -> np.ndarray:
         """In bytes, int64 [n]; 0 for files that are not there."""
         paths = (self.describe(i) if found else "" for i, found in enumerate(self._found))

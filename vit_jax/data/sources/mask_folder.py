@@ -147,7 +147,9 @@ def _in_folders(root: str, wanted: str, field: str) -> dict[str, _Examples]:
 
 def _add(examples: _Examples, kind: str, file: _File) -> None:
     if extension(file.path) not in _READ[kind]:
-        return
+        if kind == IMAGE:
+            return
+        raise UserError(f"{file.path}: a {kind} is one of {', '.join(_READ[kind])}.")
     name = PurePath(file.path).stem
     of_image = examples.setdefault(normal(name), {})
     if kind in of_image:
@@ -185,8 +187,7 @@ def _check_complete(
         if lacking:
             first = next(iter(lacking[0].values())).path
             rule = f"has no {kind} for {first}, one of {len(lacking)} of {len(examples)}."
-            cure = f"Its name would end in {', '.join(_READ[kind])}." if kind != IMAGE else ""
-            raise UserError(rule, field=field, value=root, cure=cure)
+            raise UserError(rule, field=field, value=root)
 
 
 def _class_names(folder: str) -> tuple[str, ...] | None:

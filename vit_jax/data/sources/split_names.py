@@ -45,6 +45,7 @@ def splits_in_paths(paths: Sequence[str]) -> list[list[str]]:
     """
     if any(shards := [_SHARD.fullmatch(path) for path in paths]):
         return [[shard[1]] if shard else [] for shard in shards]
+    paths = [path.encode(errors="replace").decode() for path in paths]  # some are not text
     said = splits_said([path.rpartition("/")[0] + "/" for path in paths])
     if not said.any():
         said = splits_said([path.rpartition("/")[2] for path in paths])

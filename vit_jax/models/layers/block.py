@@ -32,7 +32,7 @@ from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.kernels.choice import CHOICES
 from vit_jax.models.layers.kernels.xla import PROJECTED, Projected, normalised_weights
 from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Precision, param
-from vit_jax.models.layers.logits import LogitSpec, LogitTransform, make_transforms
+from vit_jax.models.layers.logits import TRANSFORMS, LogitSpec, LogitTransform, make_transforms
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
 from vit_jax.models.layers.posemb import Positions
 from vit_jax.models.layers.regularization import Dropout, drop_branch, split_key
@@ -281,7 +281,7 @@ class AdjustedAttention(SelfAttention):
         if self.normed:
             query, key = self.query_norm(query), self.key_norm(key)
         value = self.value_residual(value)
-        transforms = (LogitTransform(name, *make()) for name, make in self.logits.items())
+        transforms = (LogitTransform(n, *self.logits[n]()) for n in TRANSFORMS if n in self.logits)
         return Projected(query, key, value, None, tuple(transforms))
 
 

@@ -306,7 +306,8 @@ def main(_: list[str]) -> None:
     config = load(overrides)
     price, gib, refuse = FLAGS.chip_hour_price, FLAGS.memory_gib, command.refuse_flags
     refuse("chip_hour_price", when=not FLAGS.topology, rule="needs --topology.")
-    refuse("largest_batch", when=not FLAGS.compile, rule="cannot be with --nocompile.")
+    largest = FLAGS.largest_batch
+    refuse("largest_batch", when=largest and not FLAGS.compile, rule="cannot be with --nocompile.")
     refuse("memory_gib", when=not FLAGS.largest_batch, rule="needs --largest_batch.")
     if FLAGS.topology:
         topology.check(FLAGS.topology)

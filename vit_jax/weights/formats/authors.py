@@ -52,7 +52,7 @@ _TRAININGS = (
         "DINO",
         r".*\bhead\.last_layer\..*|teacher\.(module\.)?backbone\..*",
         r"(teacher\.)?(module\.)?backbone\.",
-        r"student\..*|(teacher\.)?(module\.)?head\..*",
+        r"student\..*|(teacher\.)?(module\.)?((dino|ibot)_)?head\..*",
         _BICUBIC,
     ),
     Training(
@@ -67,7 +67,7 @@ _TRAININGS = (
         "I-JEPA",
         r"target_encoder\..*",
         r"target_encoder\.(module\.)?",
-        r"(?!target_encoder\.).*",
+        r"(encoder|predictor)\..*",
         _BILINEAR,
     ),
     Training("DINOv2", r"(dino|ibot)_head\..*", r"(module\.)?backbone\.", r"(dino|ibot)_head\..*"),
@@ -102,6 +102,9 @@ def without_training(opened: Opened) -> tuple[Opened, str]:
         heads = opened.caller_num_heads or _MOCO_HEADS
         opened = dataclasses.replace(opened, config=_BILINEAR, caller_num_heads=heads)
         return opened, f"its positions are MoCo v3's: read as one, with {heads} heads."
+    if config is None and '["target_encoder"]' in opened.note:
+        opened = dataclasses.replace(opened, config=_BILINEAR)
+        return opened, "a checkpoint of I-JEPA. Images are prepared as its authors do."
     return opened, ""
 
 

@@ -175,11 +175,12 @@ _USUAL: dict[str, Any] = {"mlp": "mlp", "parallel": False, "norm_branch": False}
 
 def _vit(title: str, *tables: str, packs: tuple[Pack, ...] = (), **computes: Any) -> Layout:
     """A layout of ViTs, for the fields that differ from `_USUAL`."""
+    optional = ("patch_bias", "dense_bias", "norm", "attention_norm", "mlp_norm")
     return Layout(
         title,
         rules(PATCHES, VIT_TABLE, *tables),
         computes=_USUAL | computes,
-        optional=("patch_bias", "dense_bias", "norm", "norm_bias", "attention_norm", "mlp_norm"),
+        optional=optional if computes.get("norm_branch") else (*optional, "norm_bias"),
         packs=packs,
     )
 
@@ -594,6 +595,8 @@ def _vit_config(model: ModelToWrite) -> dict[str, Any]:
     spec: ViTSpec = model.spec
     fixed = {name: getattr(spec, name) for name in _OF_ARCHITECTURE}
     architecture = next((its for its, same in _ARCHITECTURES.items() if same == fixed), None)
+    if spec.distillation_token:
+        architecture = "deit_base_distilled_patch16_224" if fixed == _OF_ARCHITECTURE else None
     silu_pools = spec.mlp != "mlp" and spec.pool == "map"
     layout = _layout_for(spec)
     as_table = spec.position_embedding in _TABLES and spec.position_place == "input"
@@ -622,8 +625,6 @@ def _vit_config(model: ModelToWrite) -> dict[str, Any]:
         arguments["pool_include_prefix"] = spec.pool_prefix
     if layout in _RELATIVE:
         architecture, arguments = _relative_arguments(spec, layout, arguments)
-    if spec.distillation_token:
-        architecture = "deit_base_distilled_patch16_224"
     # All fields of an architecture are overridden by model_args.
     config = config_of(str(architecture), model, arguments)
     if spec.distillation_token:
