@@ -66,7 +66,7 @@ def test_a_step_moves_them_to_the_moments_of_its_batch(trainer):
     before, batch = jax.device_get(trainer.state), trainer.batch(0)
     images = 2 * np.asarray(batch["image"], np.float32) / 255 - 1
     model = nnx.merge(trainer.layout.graph, before.params)
-    maps = np.asarray(model.root.conv(images))
+    maps = np.asarray(model.root.convolved(images))
     trainer.step(batch)
     after = jax.device_get(trainer.state)
     for params, kept in ((after.params, 0.99), (after.ema, None)):

@@ -356,12 +356,15 @@ class Root(nnx.Module):
 
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         """[B, H, W, 3] -> [B, ceil(H / 2), ceil(W / 2), C]."""
+        x = jax.nn.silu(self.norm(self.convolved(images), train))
+        return constrain(x, BATCH, None, None, STREAM)
+
+    def convolved(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, ceil(H / 2), ceil(W / 2), C], before the norm."""
         precision = self.spec.precision
         pad = padding(self.spec.pad, images.shape[1:3], ROOT_KERNEL, 2)
-        x = images.astype(precision.compute)
-        x = convolve(x, self.conv["kernel"][...], 2, pad, precision)
-        x = jax.nn.silu(self.norm(x, train))
-        return constrain(x, BATCH, None, None, STREAM)
+        images = images.astype(precision.compute)
+        return convolve(images, self.conv["kernel"][...], 2, pad, precision)
 
 
 class Depthwise(nnx.Module):

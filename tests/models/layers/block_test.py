@@ -74,7 +74,7 @@ def test_dropout_acts_only_with_a_key(field):
 def test_each_draw_of_a_block_has_its_own_key(drawn, monkeypatch):
     block, used = drawn(lambda: make_block(dropout=0.5)), []
     record = lambda x, key: used.append(key) or x
-    monkeypatch.setattr(blocks.Dropout, "__call__", lambda self, x, key: record(x, key))
+    monkeypatch.setattr(blocks.Dropout, "__call__", lambda self, x, key, tokens: record(x, key))
     monkeypatch.setattr(blocks, "drop_branch", lambda y, rate, key: record(y, key))
     monkeypatch.setattr(jax.random, "split", lambda key, number: list(range(number)))
     jax.eval_shape(lambda x: block(x, jax.random.key(0), 0.5), jnp.ones((2, 5, 16)))

@@ -64,14 +64,14 @@ def make(monkeypatch):
 
 def gradients(model, images):
     graph, params = nnx.split(model)
-    loss = lambda params: jnp.sum(nnx.merge(graph, params)(images) ** 3)
+    loss = lambda params: jnp.sum(nnx.merge(graph, params)(images) ** 4)
     value, grads = jax.value_and_grad(loss)(params)
     return value, pytrees.flatten(nnx.to_pure_dict(grads))
 
 
 def test_a_learned_factor_of_each_head(make, images):
     """Equal to queries multiplied by it, for the first tokens alone too."""
-    model, plain = make(head_scale=2.0), make()
+    model, plain = make(head_scale=2.0), make(head_scale=1.0)
     plain.blocks.block.attention.qkv.kernel[...] *= jnp.array([2.0, 1, 1])[:, None, None]
     plain.blocks.block.attention.qkv.bias[...] *= jnp.array([2.0, 1, 1])[:, None, None]
     np.testing.assert_allclose(model(images), plain(images), atol=1e-6)
