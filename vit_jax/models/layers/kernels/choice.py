@@ -215,9 +215,8 @@ def choose(
 
 def _serves(name: str, attention: Attention, target: Target) -> bool:
     """Returns whether AUTO may take this program besides XLA's."""
-    if name == XLA or attention.dtype != "bfloat16":
-        return False
-    return KERNELS[name].runs_on(target) and KERNELS[name].declines(attention) is None
+    in_dtype = name != XLA and attention.dtype == "bfloat16"
+    return in_dtype and KERNELS[name].runs_on(target) and KERNELS[name].declines(attention) is None
 
 
 def keeps_weights(requested: str, tokens: int, transforms: frozenset[str]) -> bool:
