@@ -64,7 +64,10 @@ def test_commands(labels, tmp_path, run_python):
     assert again == classes
 
 
-@pytest.mark.parametrize(("bias", "scales"), [(None, [10.0] * 2), ([-3.0] * 2, [10.0, 11.0])])
+BIASES = [(None, [10.0] * 2), ([None] * 2, [10.0] * 2), ([-3.0] * 2, [10.0, 11.0])]
+
+
+@pytest.mark.parametrize(("bias", "scales"), BIASES)
 def test_a_table_is_the_same_file(labels, tmp_path, bias, scales):
     columns = {"names": ["cat", "dog\n"], "embeddings": vectors().tolist(), "scale": scales}
     columns |= {} if bias is None else {"bias": bias}

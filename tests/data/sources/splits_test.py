@@ -156,4 +156,5 @@ def test_slices_that_share_examples(other, shared):
 def test_paths_that_say_no_split():
     """`datasets` takes all for `train`; case is ours, and `Train.csv` there one of no split."""
     assert splits_in_paths(["a.tar", "values.tar", "0/data/x-00000-of-00001.tar"]) == [[], [], []]
+    assert splits_in_paths(["caf\udce9.tar"]) == [[]]  # bytes that are not text
     assert splits_in_paths(["Train.csv", "VAL.csv"]) == [["train"], ["validation"]]

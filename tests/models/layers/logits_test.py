@@ -13,6 +13,7 @@ from tests.messages import refused
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.axes import HEADS
+from vit_jax.models.layers.block import Block
 from vit_jax.models.layers.linear import param
 from vit_jax.models.layers.logits import TRANSFORMS
 from vit_jax.models.vit import ViT, ViTSpec
@@ -86,6 +87,13 @@ def test_its_gradient_is_the_same_in_a_scan(make, images):
         assert grads[SCALE].shape == (2, 3) and grads[SCALE].all()
         np.testing.assert_allclose(value, again, rtol=1e-5)
         np.testing.assert_allclose(grads[SCALE], scanned[SCALE], rtol=1e-3, atol=1e-7)
+
+
+def test_they_act_in_the_order_of_the_table(make):
+    spec = make(head_scale=2.0, logit_cap=1.0).spec
+    attention = nnx.merge(*nnx.split(Block(spec, rngs=nnx.Rngs(0)).attention))
+    transforms = attention.project(jnp.ones((1, 2, spec.width))).transforms
+    assert [t.name for t in transforms] == list(TRANSFORMS) == ["logit_cap", "head_scale"]
 
 
 def test_without_it_nothing_is_made(make):

@@ -90,6 +90,7 @@ AROUND = {
         "target_encoder": under("module.", a), "predictor": {"module.x.weight": a[HEAD]},
         "encoder": {"module.x.weight": a[HEAD]}, "opt": {"state": {}},
     },
+    "target encoder": lambda a: {"target_encoder": under("module.", a), "epoch": 3},
     "another key": lambda a: {"params_ema": a},
     "numbers": lambda a: {**a, "epoch": 3, "loss": np.float32(1)},
     "optimizer": lambda a: {**a, "optimizer": {"state": {0: {"exp_avg": a[HEAD]}}}},
@@ -109,6 +110,7 @@ def test_what_lies_around_a_state_dict_is_told(tmp_path, arrays, images, capsys,
     said = capsys.readouterr().err
     assert re.search("its arrays are those of|is taken off|are read, not", said)
     assert (f"a checkpoint of {kind}; left out: " in said) == (kind in ("DINO", "I-JEPA"))
+    assert ("of I-JEPA. Images are prepared" in said) == (kind == "target encoder")
 
 
 REFUSED = {
