@@ -238,7 +238,12 @@ ON_BAD_IMAGE = ("fail", "skip")
 
 
 class BadImages:
-    """Images that cannot be read: the first one ends the command, or they are told and counted."""
+    """Images that cannot be read: the first one ends the command, or they are told and counted.
+
+    Args:
+      policy: one of ON_BAD_IMAGE; None: "fail" of a command that has no such flag.
+      screen: where the images that are passed over are named; default: standard error.
+    """
 
     HELP = "fail: an image that cannot be read ends the command; skip: it is named and passed over."
 

@@ -67,7 +67,15 @@ class ViT(Classifier):
         preprocess: Preprocess,
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters."""
+        """Draws the parameters.
+
+        Args:
+          spec: the architecture.
+          num_classes: C, for the head; 0: no head.
+          image_size: (height, width) in pixels; multiples of the patch size, or crop_to_patches.
+          preprocess: how its images must be prepared.
+          rngs: nnx.Rngs with a stream for "params".
+        """
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         width, init = spec.width, spec.init
         layout, place = spec.token_layout(image_size), spec.position_place
@@ -279,7 +287,7 @@ def _first_layer(param: Any) -> jax.Array:
 
 
 def _share_first_values(model: ViT, x: jax.Array) -> Callable[[Any], Any]:
-    """They are computed once, as the first block's own, unless that is in a scan, or in remat."""
+    """The first block's values, for all: computed a second time where it is in a scan or remat."""
     graph, params = nnx.split(model.blocks.block)
     block = model.with_positions(nnx.merge(graph, jax.tree.map(_first_layer, params)))
     first = block.values(x)
@@ -709,8 +717,8 @@ class ViTSpec(ModelSpec, BlockSpec):
         after their norms, if any), value (and with its residual), attention's mixed values, the
         hidden layer before its GELU (if gated, both), these two before norms of theirs, if any, and
         attention's weights, or where a program keeps none (layers/kernels), a float32 for each
-        head. If the tokens between
-        blocks are float32 and the rest is not, the first two count twice.
+        head. If the tokens between blocks are float32 and the rest is not, the first two count
+        twice.
         """
         layout = self.token_layout(image_size)
         width_arrays = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm

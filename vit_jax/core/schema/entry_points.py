@@ -115,7 +115,7 @@ class Parts(Mapping[str, T]):
         return list(dict.fromkeys([*self, *names(self._group)]))
 
     def get_named(self, field: str, name: str, more: Iterable[str] = ()) -> T:
-        """The part that a field of the config names. UserError if there is none; `more`: below."""
+        """The part that a field of the config names. UserError, as `nearest`, if there is none."""
         part = self.find(name)
         if part is None:
             raise errors.UserError(f"config.{field}={name!r}. {self.nearest(name, more)}")

@@ -112,7 +112,7 @@ class Linear(nnx.Module):
         self.bias = param(bias_init, out_shape, out_axes, rngs.params()) if bias else None
         self.contracted = len(in_shape)
         self.precision = precision
-        self.product: Callable[..., jax.Array] = Linear._plain
+        self.product: Callable[..., jax.Array] = Linear._plain if bias else Linear._without_bias
         self.kernel_scale: Any = None  # of a kernel of int8, [*out]
         self.lora_a: Any = None
         self.lora_b: Any = None
@@ -123,8 +123,11 @@ class Linear(nnx.Module):
         return self.product(self, x.astype(self.precision.compute))
 
     def _plain(self, x: jax.Array) -> jax.Array:
-        bias = jax.tree.map(lambda b: b[...], self.bias)  # None stays None
-        return affine(x, self.kernel[...], bias, self.contracted, self.precision)
+        assert self.bias is not None
+        return affine(x, self.kernel[...], self.bias[...], self.contracted, self.precision)
+
+    def _without_bias(self, x: jax.Array) -> jax.Array:
+        return affine(x, self.kernel[...], None, self.contracted, self.precision)
 
     @property
     def has_projections(self) -> bool:
@@ -178,7 +181,7 @@ class Linear(nnx.Module):
 
     def _adapted(self, x: jax.Array) -> jax.Array:
         """The kernel's product and the adapter's."""
-        y = self._plain(x)
+        y = self._without_bias(x) if self.bias is None else self._plain(x)
         a, b = self.lora_a[...], self.lora_b[...]
         x = times(affine(x, a, None, self.contracted, self.precision), self.adapter_scale)
         if self.has_projections:

@@ -96,7 +96,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {"logit_cap": LogitCap}
 
 
 def make_transforms(spec: Any, *, rngs: nnx.Rngs) -> nnx.Dict:
-    """The modules of these fields by name, in the table's order."""
+    """The modules of these fields by name."""
     wanted = spec.logit_transforms
     return nnx.Dict({n: make(spec, rngs=rngs) for n, make in TRANSFORMS.items() if n in wanted})
 

@@ -44,9 +44,8 @@ class Dropout(nnx.Module):
         kept = max(1, round((1 - self.rate) * 2**BITS))
         if key is None or kept == 2**BITS:
             return x
-        mask = keep_mask(key, (x.shape[0], tokens or x.shape[1], *x.shape[2:]), kept)[
-            :, : x.shape[1]
-        ]
+        shape = (x.shape[0], tokens or x.shape[1], *x.shape[2:])
+        mask = keep_mask(key, shape, kept)[:, : x.shape[1]]
         return jnp.where(mask, times(x, 2**BITS / kept), 0).astype(x.dtype)
 
 

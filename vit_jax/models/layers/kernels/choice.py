@@ -210,13 +210,14 @@ def choose(
         check(requested, attention)
         return requested
     name = AUTO_KERNELS.get(target.platform, XLA)
-    return name if _serves(name, attention, target) else XLA
+    serves = name in KERNELS and _serves(KERNELS[name], attention, target)
+    return name if serves else XLA
 
 
-def _serves(name: str, attention: Attention, target: Target) -> bool:
-    """Returns whether AUTO may take this program besides XLA's."""
-    in_dtype = name != XLA and attention.dtype == "bfloat16"
-    return in_dtype and KERNELS[name].runs_on(target) and KERNELS[name].declines(attention) is None
+def _serves(kernel: Kernel, attention: Attention, target: Target) -> bool:
+    """Returns whether AUTO may take this program in place of XLA's."""
+    in_dtype = attention.dtype == "bfloat16"
+    return in_dtype and kernel.runs_on(target) and kernel.declines(attention) is None
 
 
 def keeps_weights(requested: str, tokens: int, transforms: frozenset[str]) -> bool:
