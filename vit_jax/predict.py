@@ -224,7 +224,7 @@ class Segmenter:
         loaded = load_classifier(checkpoint, ema=ema, of_places=True)
         about, classes = loaded.model.preprocess, loaded.model.num_classes
         if classes == 1 or (about.channels, about.dtype) != (3, "uint8"):
-            rule = "cannot predict masks, which takes several classes and RGB images."
+            rule = "cannot predict masks, which are of classes in RGB images."
             raise UserError(rule, field=checkpoint)
         self.names, self.preprocess = loaded.class_names or tuple(map(str, range(classes))), about
         graph, self._params = nnx.split(loaded.model, nnx.Param)
